@@ -1,0 +1,1 @@
+"""Model families, and how their weights and tokenizers are loaded."""

