@@ -1,0 +1,44 @@
+# Octavo. `make run` serves it, `make help` lists what else there is.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+PORT ?= 8000
+OCTAVO_DATA ?= var
+PY := .venv/bin/python
+export PORT OCTAVO_DATA
+
+.PHONY: help setup setup-dev run test test-all check format bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: ## Install what the product needs (make run does it by itself)
+	@$(PYTHON) ops/setup.py
+
+setup-dev: ## Install what the tests and checks need as well
+	@$(PYTHON) ops/setup.py --dev
+
+run: setup ## Serve http://127.0.0.1:$PORT [PORT=8000 OCTAVO_DATA=var]; Ctrl-C stops all of it
+	@exec $(PY) -m ops.run
+
+test: setup-dev ## The tests, within 12 minutes
+	$(PY) -m pytest
+
+test-all: test ## The tests and the long ones, within 30 minutes
+	$(PY) -m pytest -m long
+
+check: setup-dev ## Format, lint, types, import rules, deploy checks, missing migrations
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
+	$(PY) -m ops.check
+
+format: setup-dev ## Format the code and mend what ruff can
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+bench: setup-dev ## The benchmarks, as tables
+	$(PY) -m bench
+
+clean: ## Remove what set-up made, but not the data in $OCTAVO_DATA
+	rm -rf .venv .cache node_modules static/vendor .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,261 @@
+"""`make run`: prepare the data folder, start all under the supervisor, say when it is ready, stop all on Ctrl-C.
+
+Owns the supervisor process and the data folder's lock. Every way to fail ends in one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from ops.child import die_with_parent
+from ops.setup import CACHE, MODEL_DIR, ROOT, SetupError, convert
+
+READY_TIMEOUT_S = 300.0
+# A unix socket's path has room for 107 bytes; the longest name that we put into the run folder needs 16 of them.
+LONGEST_RUN_FOLDER = 90
+
+
+class StartError(Exception):
+    """Octavo cannot start; the message is the one line that the user needs."""
+
+
+class Stopped(Exception):
+    """The user or the system asked for an end."""
+
+
+def check_port(host: str, port: int) -> None:
+    with socket.socket(socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StartError(
+                f"Port {port} is taken ({error.strerror}). Stop what uses it, or take another: make run PORT={port + 1}"
+            ) from None
+
+
+@contextlib.contextmanager
+def data_folder(path: Path) -> Iterator[None]:
+    """Make the folder, readable by its owner only, and hold its lock while we serve from it."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (path / "logs").mkdir(exist_ok=True)
+        lock = (path / "run.lock").open("w")
+    except OSError as error:
+        raise StartError(f"The data folder {path} cannot be used: {error.strerror}.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(
+                f"Octavo already runs with the data folder {path}. Choose another: OCTAVO_DATA=…"
+            ) from None
+        yield
+
+
+def run_folder(data: Path) -> Path:
+    """Where the unix sockets lie: the data folder, or a short private stand-in where its path is too long for them."""
+    if len(os.fsencode(data)) <= LONGEST_RUN_FOLDER:
+        return data
+    name = hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"octavo-{os.getuid()}-{name}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise StartError(f"{folder} belongs to someone else. Set OCTAVO_DATA to a shorter path.")
+    return folder
+
+
+def model_folder() -> str:
+    """OCTAVO_MODEL as the engine will load it: a GGUF file is converted once, a folder is taken as it is."""
+    wanted = os.environ.get("OCTAVO_MODEL")
+    if not wanted:
+        return str(MODEL_DIR)
+    path = Path(wanted).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        folder = CACHE / "models" / f"{path.stem.lower()}-{hashlib.sha256(bytes(path.resolve())).hexdigest()[:8]}"
+        try:
+            convert(path.resolve(), folder)
+        except SetupError as error:
+            raise StartError(str(error).splitlines()[-1]) from None
+        return str(folder)
+    if path.is_dir():
+        if not (path / "config.json").exists():
+            raise StartError(f"OCTAVO_MODEL={wanted} is no model folder: it has no config.json.")
+        return str(path.resolve())
+    if path.exists():
+        raise StartError(f"OCTAVO_MODEL={wanted} is neither a model folder nor a .gguf file.")
+    if wanted.startswith(("/", ".", "~")) or wanted.endswith(".gguf"):
+        raise StartError(f"OCTAVO_MODEL={wanted} does not exist.")
+    return wanted  # a hub id, which the loader fetches where the machine is online
+
+
+def environment(data: Path, run: Path, host: str, port: int) -> dict[str, str]:
+    env = dict(os.environ)
+    embedded = not env.get("REDIS_URL")
+    env.update(
+        OCTAVO_DATA=str(data),
+        OCTAVO_RUN=str(run),
+        OCTAVO_PYTHON=sys.executable,
+        OCTAVO_BIND=host,
+        OCTAVO_EMBEDDED_REDIS="true" if embedded else "false",
+        OCTAVO_MODEL=model_folder(),
+        OCTAVO_URL=f"http://127.0.0.1:{port}",
+        PORT=str(port),
+        DJANGO_SETTINGS_MODULE=env.get("DJANGO_SETTINGS_MODULE", "chatapp.settings.local"),
+        PYTHONUNBUFFERED="1",
+        USER=env.get("USER") or str(os.getuid()),
+    )
+    if embedded:
+        env["REDIS_URL"] = f"unix://{run}/valkey.sock"
+    return env
+
+
+def manage(env: dict[str, str], *arguments: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "manage.py", *arguments], cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    if result.returncode:
+        reason = (result.stderr.strip() or result.stdout.strip() or "no message").splitlines()[-1]
+        raise StartError(f"manage.py {arguments[0]} failed: {reason}")
+
+
+def start_supervisor(env: dict[str, str]) -> subprocess.Popen[bytes]:
+    # Its own session: Ctrl-C reaches this process only, which then stops the supervisor in order.
+    return subprocess.Popen(
+        [sys.executable, "-m", "supervisor.supervisord", "-c", str(ROOT / "supervisord.conf")],
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "its log is empty"
+
+
+def failed_program(run: Path, data: Path) -> str | None:
+    """The first program that keeps ending right after its start, with the last line of its log."""
+    from xmlrpc.client import ServerProxy
+
+    from supervisor.xmlrpc import SupervisorTransport
+
+    transport = SupervisorTransport(None, None, f"unix://{run}/supervisor.sock")
+    with contextlib.suppress(OSError):
+        processes = ServerProxy("http://127.0.0.1", transport=transport).supervisor.getAllProcessInfo()
+        for process in processes:
+            if process["statename"] in ("BACKOFF", "FATAL"):
+                name = process["name"]
+                return f"{name}: {last_line(data / 'logs' / f'{name}.log')}"
+    return None
+
+
+def wait_until_ready(port: int, supervisor: subprocess.Popen[bytes], run: Path, data: Path) -> None:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    failures: dict[str, int] = {}
+    while time.monotonic() < deadline:
+        if supervisor.poll() is not None:
+            raise StartError(f"The supervisor ended: {last_line(data / 'logs' / 'supervisord.log')}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as reply:
+                if reply.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            pass
+        failure = failed_program(run, data)
+        if failure:
+            failures[failure] = failures.get(failure, 0) + 1
+            if failures[failure] >= 3:
+                raise StartError(f"Octavo could not start {failure}")
+        time.sleep(0.25)
+    raise StartError(f"Octavo was not ready within {READY_TIMEOUT_S:.0f} s; see {data / 'logs'}.")
+
+
+def announce(url: str, data: Path, seconds: float) -> None:
+    lines = [f"Octavo is ready: {url} ({seconds:.0f} s). Ctrl-C stops it."]
+    demo = data / "demo.json"
+    if demo.exists():
+        member = json.loads(demo.read_text())["tenants"][0]["member"]
+        lines.append(f"  Log in as {member['email']} with the password {member['password']}")
+        lines.append(f"  All demo accounts and API keys: {demo}")
+    print("\n".join(lines), flush=True)
+
+
+def stop(supervisor: subprocess.Popen[bytes]) -> None:
+    """End the supervisor and with it every program; insist when it does not listen."""
+    if supervisor.poll() is None:
+        supervisor.terminate()
+        try:
+            supervisor.wait(40)
+        except subprocess.TimeoutExpired:
+            supervisor.kill()  # its programs end with it: ops.child
+            supervisor.wait()
+
+
+def serve() -> int:
+    host = os.environ.get("OCTAVO_BIND", "127.0.0.1")
+    port_text = os.environ.get("PORT", "8000")
+    if not port_text.isdigit() or not 0 < int(port_text) < 65536:
+        raise StartError(f"PORT={port_text} is no port: a number from 1 to 65535 is needed.")
+    port = int(port_text)
+    data = (ROOT / os.environ.get("OCTAVO_DATA", "var")).resolve()
+    started = time.monotonic()
+    check_port(host, port)
+    with data_folder(data):
+        run = run_folder(data)
+        env = environment(data, run, host, port)
+        print("* Preparing the database and the demo data", flush=True)
+        manage(env, "migrate", "--noinput", "--verbosity", "0")
+        manage(env, "collectstatic", "--noinput", "--verbosity", "0")
+        manage(env, "demo")
+        print("* Starting Redis, the engine, the web server, the recorder and Celery", flush=True)
+        supervisor = start_supervisor(env)
+        try:
+            wait_until_ready(port, supervisor, run, data)
+            announce(env["OCTAVO_URL"], data, time.monotonic() - started)
+            status = supervisor.wait()
+            raise StartError(f"The supervisor ended with status {status}; see {data / 'logs' / 'supervisord.log'}.")
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            print("\nStopping …", flush=True)
+            stop(supervisor)
+            if run != data:
+                shutil.rmtree(run, ignore_errors=True)
+
+
+def on_signal(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    try:
+        return serve()
+    except StartError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except Stopped:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

