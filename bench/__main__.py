@@ -1,0 +1,20 @@
+"""`make bench`: every benchmark that needs no running product, one table after the other."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+OFFLINE = ["bench.engine"]
+
+
+def main() -> int:
+    for name in OFFLINE:
+        print(f"\n== {name} ==", flush=True)
+        import_module(name).main()
+    print("\nAgainst a running product: python -m bench.load --demo var/demo.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
