@@ -1,0 +1,169 @@
+"""Draws the next token of every row of a step, all rows at once.
+
+Promises: a row's token depends on its logits and on (seed, choice index, position) alone, never on its neighbours;
+temperature 0 and top_p 0 are greedy; whatever the settings, no NaN and no exception. A row whose logits are unusable
+(NaN, +inf, or everything forbidden) is reported as such and disturbs no other.
+
+The order of the filters is min_p, top_k, top_p, each on what the one before left, all after temperature. They are
+applied as a least logit per row, so tokens tied with the last one admitted stay in, and no order among ties is needed.
+The draw inverts the cumulative distribution in the order of the vocabulary at one uniform number per row.
+
+It knows nothing of sequences: settings lie in `SamplingRows`, one row per running sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.sampling_params import SamplingParams
+
+LEAST_TEMPERATURE = 1e-5
+"""Below this a draw is greedy for any logits that differ in float32; dividing by less could overflow."""
+FIRST_CANDIDATES = 256
+"""Top-p first looks at so many of the likeliest tokens: mostly they hold the mass, and sorting all is far slower."""
+SPAN = 256
+"""The draw sums the distribution in spans of this many tokens, picks a span, and then a token in it."""
+
+
+class SamplingRows:
+    """The settings of the running sequences as arrays over rows, written once when a sequence gets its row."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.temperature = np.zeros(num_rows, np.float32)
+        self.top_p = np.ones(num_rows, np.float32)
+        self.top_k = np.zeros(num_rows, np.int64)
+        self.min_p = np.zeros(num_rows, np.float32)
+        self.seed = np.zeros(num_rows, np.int64)
+        self.index = np.zeros(num_rows, np.int64)
+
+    def set(self, row: int, params: SamplingParams, index: int) -> None:
+        """`temperature` 0 stands for greedy, whichever setting asked for it."""
+        self.temperature[row] = 0.0 if params.greedy else max(params.temperature, LEAST_TEMPERATURE)
+        self.top_p[row] = params.top_p
+        self.top_k[row] = min(params.top_k, 2**62)
+        self.min_p[row] = params.min_p
+        self.seed[row] = params.seed
+        self.index[row] = index
+
+
+def sample(
+    logits: Tensor, settings: SamplingRows, rows: NDArray[np.int64], positions: NDArray[np.int64]
+) -> tuple[list[int], list[bool]]:
+    """One token per row.
+
+    logits float32 [R, V], changed in place where needed; rows int64 [R]: where each one's settings are; positions
+    int64 [R]: the position in its sequence that the drawn token will have. Returns R token ids, and R flags that are
+    True where the logits were unusable (the id means nothing there).
+    """
+    peak, tokens = logits.max(dim=-1)
+    bad = ~torch.isfinite(peak)
+    temperature = settings.temperature[rows]
+    drawn = np.flatnonzero(temperature > 0)
+    if len(drawn):
+        some = rows[drawn]
+        uniform = uniforms(settings.seed[some], settings.index[some], positions[drawn])
+        picked = torch.from_numpy(drawn).to(logits.device)
+        part, top = (logits, peak) if len(drawn) == len(rows) else (logits[picked], peak[picked])
+        scaled = _scaled(part, top, temperature[drawn])
+        weights = _filtered(scaled, settings.min_p[some], settings.top_k[some], settings.top_p[some])
+        tokens[picked] = _draw(weights, torch.from_numpy(uniform).to(logits.device))
+    return tokens.tolist(), bad.tolist()
+
+
+def uniforms(seed: NDArray[np.int64], index: NDArray[np.int64], position: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A uniform number in [0, 1) for each (seed, choice index, position), always the same one. float64, 52 bits: so
+    that its product with any total stays below the total.
+
+    A counter-based generator: the three are absorbed one after the other by the finalizer of SplitMix64 (Steele, Lea,
+    Flood, "Fast Splittable Pseudorandom Number Generators", 2014), whose output passes the usual test batteries.
+    """
+    state = _mix(seed.astype(np.uint64))
+    state = _mix(state ^ index.astype(np.uint64))
+    state = _mix(state ^ position.astype(np.uint64))
+    return (state >> np.uint64(12)).astype(np.float64) * 2.0**-52
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _scaled(logits: Tensor, peak: Tensor, temperature: NDArray[np.float32]) -> Tensor:
+    """Logits over temperature, shifted so that a row's best is 0: nothing can overflow. Unusable rows become flat."""
+    scaled = (logits - peak[:, None]) / torch.from_numpy(temperature).to(logits.device)[:, None]
+    return torch.nan_to_num_(scaled, nan=0.0, posinf=0.0, neginf=-torch.inf)
+
+
+def _filtered(
+    scaled: Tensor, min_p: NDArray[np.float32], top_k: NDArray[np.int64], top_p: NDArray[np.float32]
+) -> Tensor:
+    """Unnormalised probabilities [R, V] of what the filters leave; the best token of a row always stays."""
+    least = torch.full((len(scaled),), -torch.inf, device=scaled.device)
+    with np.errstate(divide="ignore"):
+        if min_p.any():
+            least = torch.from_numpy(np.log(min_p)).to(scaled.device)
+    vocabulary = scaled.shape[1]
+    limited = np.flatnonzero(((top_k > 0) & (top_k < vocabulary)) | (top_p < 1))
+    if len(limited):
+        which = torch.from_numpy(limited).to(scaled.device)
+        k = np.where(top_k[limited] > 0, np.minimum(top_k[limited], vocabulary), vocabulary)
+        least[which] = _least_by_rank(scaled[which], least[which], k, top_p[limited])
+    # Rounding must never push out the best token, whose value is 0.
+    return scaled.exp().masked_fill_(scaled < least.clamp(max=0.0)[:, None], 0.0)
+
+
+def _least_by_rank(scaled: Tensor, least: Tensor, k: NDArray[np.int64], top_p: NDArray[np.float32]) -> Tensor:
+    """The least value that top_k and then top_p admit in each row, not below `least`."""
+    vocabulary = scaled.shape[1]
+    ranks = torch.from_numpy(k).to(scaled.device)
+    share = torch.from_numpy(top_p).to(scaled.device, torch.float64)
+    wanted = int(k[k < vocabulary].max(initial=0))
+    count = min(vocabulary, max(FIRST_CANDIDATES, wanted))
+    while True:
+        best = scaled.topk(count, dim=-1).values if count < vocabulary else scaled.sort(dim=-1, descending=True).values
+        by_rank = best.gather(1, (ranks.clamp(max=count) - 1)[:, None])[:, 0]
+        floor = torch.where(ranks <= count, torch.maximum(least, by_rank), least)
+        total = scaled.exp().masked_fill_(scaled < floor[:, None], 0.0).sum(dim=-1, dtype=torch.float64)
+        mass = best.exp().masked_fill_(best < floor[:, None], 0.0).to(torch.float64).cumsum(dim=-1)
+        enough = mass >= (share * total)[:, None]
+        # Nothing is lost by looking no further where top_p is off or the candidates hold all that is admitted.
+        if count == vocabulary or bool((enough[:, -1] | (share >= 1) | (best[:, -1] < floor)).all()):
+            break
+        count = vocabulary if count >= 4096 else min(vocabulary, count * 16)
+    last = (~enough).sum(dim=-1, keepdim=True).clamp(max=count - 1)
+    nucleus = best.gather(1, last)[:, 0]
+    return torch.where(share < 1, torch.maximum(floor, nucleus), floor)
+
+
+def _draw(weights: Tensor, uniform: Tensor) -> Tensor:
+    """The token at which the cumulative sum of a row of weights [R, V] passes uniform [R] of its total; int64 [R]."""
+    rows, vocabulary = weights.shape
+    if vocabulary % SPAN:
+        weights = torch.nn.functional.pad(weights, (0, SPAN - vocabulary % SPAN))
+    spans = weights.view(rows, -1, SPAN)
+    upto_span = spans.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    target = (uniform * upto_span[:, -1])[:, None]
+    span = _first_above(upto_span, target)
+    inside = spans.gather(1, span[:, :, None].expand(-1, -1, SPAN))[:, 0]
+    before = torch.where(span > 0, upto_span.gather(1, (span - 1).clamp(min=0)), 0.0)
+    token = _first_above(inside.to(torch.float64).cumsum(dim=-1), target - before)
+    # By rounding the target may lie just behind the last weight of its span: then that last weight is meant.
+    last = ((inside > 0) * torch.arange(SPAN, device=inside.device)).amax(dim=-1, keepdim=True)
+    return (span * SPAN + torch.minimum(token, last))[:, 0]
+
+
+def _first_above(cumulative: Tensor, target: Tensor) -> Tensor:
+    """For each row the first index [R, 1] with a value above the target [R, 1], the last index if there is none."""
+    return (cumulative <= target).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[1] - 1)
+
+
+def forbid(logits: Tensor, row: int, token_ids: Sequence[int]) -> None:
+    """Make tokens impossible for one row of logits; ids outside the vocabulary are ignored."""
+    logits[row, [token for token in token_ids if 0 <= token < logits.shape[1]]] = -torch.inf

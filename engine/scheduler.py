@@ -1,0 +1,271 @@
+"""What runs in the next step: `{sequence: number of tokens}` under one token budget.
+
+Owns the queues and every change of a sequence's state, its row and its blocks. In each step sequences that decode come
+first, one token each; what is left of the budget goes to prompts, always to those of the tenant that has received the
+least service: its half-computed prompt, else the head of its queue. Promises:
+
+- a sequence is admitted only when its whole prompt fits, with a block to spare for everyone who runs; the blocks are
+  its own from then on. A head that does not fit is skipped, not waited on, for `patience` steps at most;
+- when blocks run out, the newest sequence of the most over-served tenant is preempted: it gives back everything and
+  is recomputed later, first in its queue. The same makes room for a tenant that runs nothing, is not ahead, and finds
+  the rows or the pool full: but never the last running sequence of a tenant;
+- a sequence alone always fits (the engine refuses those that never could), so every step that has work makes progress;
+- `release` is the only way out, from any state, once or many times.
+
+It knows no tensors, no text and no clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from typing import TypeAlias
+
+from engine.block_pool import BlockPool
+from engine.fairness import OUTPUT_COST, PROMPT_COST, Fairness
+from engine.prefix_cache import PrefixCache
+from engine.sequence import Sequence, SequenceState
+
+Batch: TypeAlias = dict[Sequence, int]
+_ByTenant: TypeAlias = dict[str, OrderedDict[Sequence, None]]
+"""Ordered sets of sequences; a tenant without any has no entry."""
+
+MAX_SKIPS_PER_STEP = 8
+"""Heads looked at in vain in one step. Each look walks a prompt's blocks; with a full pool this bounds the step's cost."""
+
+
+class Scheduler:
+    def __init__(
+        self,
+        pool: BlockPool,
+        cache: PrefixCache,
+        *,
+        block_size: int,
+        max_num_seqs: int,
+        token_budget: int,
+        patience: int = 512,
+    ) -> None:
+        assert token_budget >= max_num_seqs, "every running sequence must be able to decode in every step"
+        self.pool = pool
+        self.cache = cache
+        self.fairness = Fairness()
+        self.block_size = block_size
+        self.token_budget = token_budget
+        self.patience = patience
+        self.running: dict[Sequence, None] = {}  # in the order of admission
+        self.preemptions = 0
+        self._running_of: _ByTenant = {}
+        self._waiting_of: _ByTenant = {}
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+
+    # --- queues ---------------------------------------------------------------------------------------------------
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(map(len, self._waiting_of.values()))
+
+    def has_work(self) -> bool:
+        return bool(self.running or self._waiting_of)
+
+    def counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Running and waiting sequences by tenant; tenants without any are left out."""
+        running = {tenant: len(sequences) for tenant, sequences in self._running_of.items()}
+        return running, {tenant: len(sequences) for tenant, sequences in self._waiting_of.items()}
+
+    def add(self, sequence: Sequence, weight: float = 1.0) -> None:
+        """Queue a new sequence behind the others of its tenant; `weight` is the tenant's from now on."""
+        self.fairness.enter(sequence.tenant, weight)
+        self._waiting_of.setdefault(sequence.tenant, OrderedDict())[sequence] = None
+
+    def release(self, sequence: Sequence) -> None:
+        """End a sequence in whatever state it is: its blocks and its row are free on return. Idempotent."""
+        if sequence.finished:
+            return
+        self._leave(sequence)
+        sequence.state = SequenceState.FINISHED
+        tenant = sequence.tenant
+        if tenant not in self._running_of and tenant not in self._waiting_of:
+            self.fairness.leave(tenant)
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> Batch:
+        """The next step. The scheduled tokens have their slots; the caller computes them and then calls `computed`."""
+        batch: Batch = {}
+        half_computed: dict[str, list[Sequence]] = {}
+        for sequence in list(self.running):
+            if sequence.state is not SequenceState.RUNNING:
+                continue  # preempted for one before it, just now
+            if len(sequence.token_ids) - sequence.num_computed > 1:
+                half_computed.setdefault(sequence.tenant, []).append(sequence)
+            elif self._has_slot(sequence, batch):
+                batch[sequence] = 1
+        if half_computed or self._waiting_of:
+            self._schedule_prompts(batch, half_computed)
+        return batch
+
+    def computed(self, sequence: Sequence, count: int) -> None:
+        """`count` more tokens of a running sequence have their K and V in the pool."""
+        sequence.num_computed += count
+        if sequence.num_computed // self.block_size > sequence.num_hashed:
+            self.cache.register(sequence)
+
+    def charge_output(self, sequence: Sequence) -> None:
+        """The sequence has got one more output token."""
+        self.fairness.charge(sequence.tenant, OUTPUT_COST)
+        sequence.num_charged = sequence.num_tokens
+
+    def _has_slot(self, sequence: Sequence, batch: Batch) -> bool:
+        """Give a decoding sequence the slot for its next token; False when it was preempted itself to get one."""
+        if sequence.num_computed < len(sequence.block_table) * self.block_size:
+            return True
+        while not self.pool.num_available:
+            victim = self._newest(max(self._running_of, key=self.fairness.service))
+            self._preempt(victim, batch)
+            if victim is sequence:
+                return False
+        sequence.block_table += self.pool.allocate(1, sequence.tenant)
+        return True
+
+    def _schedule_prompts(self, batch: Batch, half_computed: dict[str, list[Sequence]]) -> None:
+        """Fill the budget with prompt tokens, always those of the tenant with the least service."""
+        turns = [self._turn(tenant) for tenant in half_computed.keys() | self._waiting_of.keys()]
+        heapq.heapify(turns)
+        passed_over: set[Sequence] = set()
+        admitting = True
+        while turns and (budget := self.token_budget - sum(batch.values())) > 0:
+            tenant = heapq.heappop(turns)[-1]
+            sequence = self._next_prompt(tenant, half_computed, passed_over, admitting)
+            if sequence is None:
+                continue
+            if sequence.state is SequenceState.RUNNING or self._admit(sequence, batch):
+                batch[sequence] = count = min(sequence.num_tokens - sequence.num_computed, budget)
+                self._charge_prompt(sequence, count)
+            else:
+                passed_over.add(sequence)
+                sequence.skips += 1
+                # Whoever was passed over for very long stops all admissions until those that run have made room.
+                admitting = len(passed_over) < MAX_SKIPS_PER_STEP and sequence.skips <= self.patience
+            heapq.heappush(turns, self._turn(tenant))
+
+    def _turn(self, tenant: str) -> tuple[float, int, str]:
+        return self.fairness.service(tenant), len(self._running_of.get(tenant, ())), tenant
+
+    def _next_prompt(
+        self, tenant: str, half_computed: dict[str, list[Sequence]], passed_over: set[Sequence], admitting: bool
+    ) -> Sequence | None:
+        mine = half_computed.get(tenant, [])
+        while mine:
+            sequence = mine.pop(0)
+            if sequence.state is SequenceState.RUNNING:
+                return sequence
+        if admitting:
+            for sequence in self._waiting_of.get(tenant, ()):
+                if sequence not in passed_over:
+                    return sequence
+        return None
+
+    def _charge_prompt(self, sequence: Sequence, count: int) -> None:
+        end = sequence.num_computed + count
+        fresh = end - max(sequence.num_charged, sequence.num_computed)
+        if fresh > 0:
+            self.fairness.charge(sequence.tenant, PROMPT_COST * fresh)
+            sequence.num_charged = end
+
+    # --- admission and preemption ---------------------------------------------------------------------------------
+
+    def _admit(self, sequence: Sequence, batch: Batch) -> bool:
+        """Give a waiting sequence a row and the blocks of all its tokens, or leave everything as it was."""
+        may_preempt = sequence.tenant not in self._running_of
+        if not may_preempt and not self._fits(1):
+            return False  # the usual case of a full engine, without walking the prompt
+        entries = self.cache.match(sequence)
+        found = [entry.block for entry in entries]
+        self.pool.acquire(found)  # first of all: what follows must not evict what was just found
+        missing = -(-sequence.num_tokens // self.block_size) - len(found)
+        if not self._fits(missing):
+            victims = self._victims(sequence, missing) if may_preempt else []
+            if not victims:
+                self.pool.release(found)
+                return False
+            for victim in victims:
+                self._preempt(victim, batch)
+        self._leave(sequence)
+        sequence.state = SequenceState.RUNNING
+        sequence.row = self._free_rows.pop()
+        sequence.block_table = found + self.pool.allocate(missing, sequence.tenant)
+        sequence.num_computed = len(found) * self.block_size
+        sequence.num_hashed = len(found)
+        sequence.last_cached = entries[-1] if entries else None
+        sequence.skips = 0
+        if not sequence.started:
+            sequence.num_cached = sequence.num_computed
+        self.running[sequence] = None
+        self._running_of.setdefault(sequence.tenant, OrderedDict())[sequence] = None
+        return True
+
+    def _fits(self, missing: int) -> bool:
+        """Whether one more sequence may run that needs `missing` blocks.
+
+        Each of those that run may soon need one more block (the watermark). Without it they would preempt the newcomer
+        right away, and each other.
+        """
+        return bool(self._free_rows) and self.pool.num_available >= missing + len(self.running)
+
+    def _victims(self, sequence: Sequence, missing: int) -> list[Sequence]:
+        """Whom to preempt so that a sequence of a tenant that runs nothing fits; nobody if that would not be enough.
+
+        Only tenants that have received at least as much service pay, and each keeps its oldest running sequence: so the
+        preempted cannot turn round and preempt in their turn.
+        """
+        service = self.fairness.service(sequence.tenant)
+        payers = [tenant for tenant in self._running_of if self.fairness.service(tenant) >= service]
+        victims: list[Sequence] = []
+        rows, running, available = len(self._free_rows), len(self.running), self.pool.num_available
+        for tenant in sorted(payers, key=self.fairness.service, reverse=True):
+            for victim in sorted(self._running_of[tenant], key=_arrival, reverse=True)[:-1]:
+                victims.append(victim)
+                rows += 1
+                running -= 1
+                available += sum(self.pool.refs[block] == 1 for block in victim.block_table)
+                if rows and available >= missing + running:
+                    return victims
+        return []
+
+    def _newest(self, tenant: str) -> Sequence:
+        return max(self._running_of[tenant], key=_arrival)
+
+    def _preempt(self, sequence: Sequence, batch: Batch) -> None:
+        """Take a running sequence's row and blocks away. It keeps its tokens and goes first in its tenant's queue."""
+        batch.pop(sequence, None)
+        self._leave(sequence)
+        sequence.state = SequenceState.PREEMPTED
+        queue = self._waiting_of.setdefault(sequence.tenant, OrderedDict())
+        queue[sequence] = None
+        queue.move_to_end(sequence, last=False)
+        self.preemptions += 1
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Take a live sequence out of wherever it is. The one place where blocks and rows come back."""
+        if sequence.state is SequenceState.RUNNING:
+            del self.running[sequence]
+            _discard(self._running_of, sequence)
+            self._free_rows.append(sequence.row)
+            sequence.row = -1
+            self.pool.release(sequence.block_table)
+            sequence.block_table = []
+            sequence.last_cached = None
+            sequence.num_computed = sequence.num_hashed = sequence.num_synced = 0
+        else:
+            _discard(self._waiting_of, sequence)
+
+
+def _arrival(sequence: Sequence) -> int:
+    return sequence.arrival
+
+
+def _discard(by_tenant: _ByTenant, sequence: Sequence) -> None:
+    sequences = by_tenant[sequence.tenant]
+    del sequences[sequence]
+    if not sequences:
+        del by_tenant[sequence.tenant]

@@ -1,0 +1,136 @@
+"""One sequence: its tokens, its block table and where it stands.
+
+A sequence is WAITING, then RUNNING (it has a row and blocks), possibly PREEMPTED and WAITING again, then FINISHED.
+There is no prefill state and no decode state: `num_computed` chases `num_tokens`, by one token a step or by many.
+
+Only the scheduler moves a sequence between states and gives it blocks; only the prefix cache changes `num_hashed` and
+`last_cached`; only the engine appends tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence as SequenceOf
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.detokenizer import Detokenizer
+    from engine.prefix_cache import CachedBlock
+    from engine.regions import Region
+
+
+class SequenceState(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"  # waiting again, and first of its tenant's queue
+    FINISHED = "finished"
+
+
+class Sequence:
+    """A request's tokens on their way through the engine. Compared and hashed by identity.
+
+    `arrival` orders sequences by age. `regions` give the salt of every position (see DESIGN: salt regions); without any,
+    blocks are shared within the tenant and with nobody else. `max_total` bounds prompt + output tokens.
+    """
+
+    __slots__ = (
+        "arrival",
+        "block_table",
+        "detokenizer",
+        "finish_reason",
+        "index",
+        "last_cached",
+        "max_total",
+        "num_cached",
+        "num_charged",
+        "num_computed",
+        "num_hashed",
+        "num_synced",
+        "params",
+        "prompt_len",
+        "region_ends",
+        "region_salts",
+        "request_id",
+        "row",
+        "skips",
+        "started",
+        "state",
+        "stop_ids",
+        "tenant",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: SequenceOf[int],
+        params: SamplingParams,
+        *,
+        tenant: str = "",
+        regions: SequenceOf[Region] = (),
+        arrival: int = 0,
+        max_total: int | None = None,
+        stop_ids: frozenset[int] = frozenset(),
+        detokenizer: Detokenizer | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.index = 0
+        self.token_ids = list(prompt_token_ids)
+        self.prompt_len = len(self.token_ids)
+        self.params = params
+        self.tenant = tenant
+        self.region_ends = [region.end for region in regions]
+        self.region_salts = [region.salt for region in regions] or [f"tenant {tenant}"]
+        self.arrival = arrival
+        self.max_total = max_total if max_total is not None else 2**62
+        self.stop_ids = stop_ids
+        self.detokenizer = detokenizer
+
+        self.state = SequenceState.WAITING
+        self.finish_reason: str | None = None
+        self.block_table: list[int] = []
+        self.row = -1
+        """Its place among the running sequences, 0 .. max_num_seqs - 1; -1 when it does not run."""
+        self.num_computed = 0
+        """Tokens whose K and V are in the blocks."""
+        self.num_hashed = 0
+        """Leading blocks of the table that the prefix cache can find; the last one's entry is `last_cached`."""
+        self.last_cached: CachedBlock | None = None
+        self.num_cached = 0
+        """Prompt tokens found in the prefix cache when it first started."""
+        self.num_charged = 0
+        """Tokens that the tenant has been charged for or got from the cache: recomputing them is free."""
+        self.num_synced = 0
+        """Leading entries of the table that the runner has copied."""
+        self.started = False
+        self.skips = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.prompt_len
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.prompt_len :]
+
+    @property
+    def finished(self) -> bool:
+        return self.state is SequenceState.FINISHED
+
+    def salt_at(self, position: int) -> str:
+        """The salt of the region that holds `position`; the last region covers everything behind it too."""
+        region = bisect_right(self.region_ends, position)
+        return self.region_salts[min(region, len(self.region_salts) - 1)]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Sequence {self.request_id} of {self.tenant!r}: {self.state.value}, {self.num_computed} of "
+            f"{self.num_tokens} tokens computed, {len(self.block_table)} blocks>"
+        )
