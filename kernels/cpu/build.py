@@ -1,0 +1,74 @@
+"""Builds the C++ kernels once and keeps the library, keyed by the sources, the compiler and the CPU's features."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# No contraction: whether a product and a sum become one instruction must not depend on how a loop was unrolled, or
+# results would change with the number of rows in a batch.
+FLAGS = ["-O3", "-ffp-contract=off", "-march=native", "-std=c++17", "-fPIC", "-shared", "-pthread", "-Wno-psabi"]
+
+
+class BuildError(Exception):
+    """The kernels could not be built; the message says why and what is lost."""
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("OCTAVO_KERNEL_CACHE") or HERE.parents[1] / ".cache" / "kernels")
+
+
+def cpu_features() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def library_path(generic: bool = False) -> Path:
+    """The built library; builds it when it is not there yet. `generic` leaves out the AVX-512 loops.
+
+    Raises BuildError when there is no compiler or it fails. Safe to call from several processes at once: each builds
+    into a file of its own, and the last rename wins.
+    """
+    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    if compiler is None:
+        raise BuildError("no C++ compiler found; install g++ to make decoding on this CPU several times faster")
+    flags = [*FLAGS, *(["-DOCTAVO_GENERIC"] if generic else [])]
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+    sources = sorted(HERE.glob("*.[ch]pp"))
+    key = hashlib.sha256("\0".join([version, cpu_features(), *flags, *(s.read_text() for s in sources)]).encode())
+    path = cache_folder() / f"octavo-{key.hexdigest()[:16]}.so"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(suffix=".so", dir=path.parent)
+    os.close(handle)
+    command = [compiler, *flags, "-o", part, str(HERE / "step.cpp")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        Path(part).unlink()
+        raise BuildError(f"{compiler} could not build the CPU kernels: {result.stderr.strip().splitlines()[:1]}")
+    Path(part).replace(path)
+    return path
+
+
+def load(generic: bool = False) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(library_path(generic)))
+    library.octavo_isa.restype = ctypes.c_char_p
+    library.octavo_model_new.restype = ctypes.c_void_p
+    library.octavo_model_new.argtypes = [ctypes.c_void_p]
+    library.octavo_model_free.argtypes = [ctypes.c_void_p]
+    library.octavo_model_step.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.octavo_memory_new.restype = ctypes.c_void_p
+    library.octavo_memory_new.argtypes = [ctypes.c_int64]
+    library.octavo_memory_free.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    library.octavo_gemm.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
+    return library

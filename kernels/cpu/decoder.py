@@ -1,0 +1,273 @@
+"""The whole decoder step in one C++ call. Owns the packed weights, the KV cache and the threads behind it.
+
+It knows nothing of sequences or tenants: a batch comes as flat arrays, logits go out. Results do not depend on the
+batch: each row's arithmetic is the same whatever runs beside it, however its prompt was chunked, grouped or not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.cpu.build import load
+from kernels.cpu.packing import Quantised, pack
+
+BLOCK_SIZE = 16
+HEAD_DIMS = range(32, 257, 16)
+MAX_HIDDEN = 8192
+MAX_PER_HEAD = 16
+# A shared prefix is computed once for a group in whole rounds of 8 blocks (attention.hpp), so results stay the same.
+ROUND_BLOCKS = 8
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
+U16 = npt.NDArray[np.uint16]
+
+
+class _Weight(ctypes.Structure):
+    _fields_ = [
+        ("tiles", ctypes.c_void_p),
+        ("bits", ctypes.c_int32),
+        ("outputs", ctypes.c_int32),
+        ("inputs", ctypes.c_int32),
+    ]
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, _Weight) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, ctypes.c_void_p) for name in ("qkv_bias", "norm_attention", "norm_mlp", "norm_query", "norm_key")),
+    ]
+
+
+_SIZES = [
+    *("layers", "hidden", "heads", "kv_heads", "head_dim"),
+    *("intermediate", "vocabulary", "max_tokens", "max_rows", "threads"),
+]
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in _SIZES),
+        ("eps", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("layer", ctypes.POINTER(_Layer)),
+        ("head", _Weight),
+        *((name, ctypes.c_void_p) for name in ("norm_final", "embedding", "cosine", "sine")),
+    ]
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("tokens", "sequences", "groups", "rows")),
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "query_starts", "lengths", "tables")),
+        ("table_stride", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("group_of", "group_blocks", "row_tokens", "cache")),
+        ("layer_stride", ctypes.c_int64),
+        ("logits", ctypes.c_void_p),
+    ]
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer. qkv rows: query, key, value heads; gate and up: [intermediate, hidden]; norms: float32 vectors."""
+
+    qkv: Quantised
+    out: Quantised
+    gate: Quantised
+    up: Quantised
+    down: Quantised
+    norm_attention: F32
+    norm_mlp: F32
+    qkv_bias: F32 | None = None
+    norm_query: F32 | None = None
+    norm_key: F32 | None = None
+
+
+@dataclass(frozen=True)
+class DecoderWeights:
+    """A Llama-like decoder. embedding: bf16 bits, uint16 [vocabulary, hidden]; cosine, sine: [positions, dim / 2]."""
+
+    layers: Sequence[LayerWeights]
+    head: Quantised
+    norm_final: F32
+    embedding: U16
+    cosine: F32
+    sine: F32
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    scale: float
+
+
+@dataclass
+class Batch:
+    """One step. Shapes as in step.cpp; group_of and group_blocks may be left out."""
+
+    ids: I32
+    positions: I32
+    slots: I64
+    query_starts: I32
+    lengths: I32
+    tables: I32
+    row_tokens: I32
+    group_of: I32 | None = None
+    group_blocks: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+
+
+def supports(
+    *, head_dim: int, heads: int, kv_heads: int, hidden: int, intermediate: int, block_size: int
+) -> str | None:
+    """None when this decoder can run such a model, else what it cannot do."""
+    checks = {
+        f"block size {block_size}, not {BLOCK_SIZE}": block_size == BLOCK_SIZE,
+        f"head_dim {head_dim}": head_dim in HEAD_DIMS
+        and head_dim * heads % 32 == 0
+        and heads // kv_heads * head_dim % 32 == 0,
+        f"{heads // kv_heads} query heads a KV head": heads % kv_heads == 0 and heads // kv_heads <= MAX_PER_HEAD,
+        f"hidden size {hidden}": hidden % 32 == 0 and hidden <= MAX_HIDDEN,
+        f"intermediate size {intermediate}": intermediate % 32 == 0,
+    }
+    return next((name for name, fine in checks.items() if not fine), None)
+
+
+class Decoder:
+    """`step(batch)` runs a batch and returns float32 logits [rows, vocabulary]; the GIL is released meanwhile."""
+
+    def __init__(
+        self,
+        weights: DecoderWeights,
+        *,
+        num_blocks: int,
+        max_tokens: int,
+        max_rows: int,
+        threads: int,
+        generic: bool = False,
+    ) -> None:
+        self._library = load(generic)
+        self.isa = self._library.octavo_isa().decode()
+        self._keep: list[object] = []
+        first = weights.layers[0]
+        self.vocabulary, self.hidden = weights.embedding.shape
+        self.max_tokens, self.max_rows = max_tokens, max_rows
+        layers = (_Layer * len(weights.layers))(*(self._layer(layer) for layer in weights.layers))
+        config = _Config(
+            layers=len(weights.layers),
+            hidden=self.hidden,
+            heads=weights.heads,
+            kv_heads=weights.kv_heads,
+            head_dim=weights.head_dim,
+            intermediate=first.gate.q.shape[0],
+            vocabulary=self.vocabulary,
+            max_tokens=max_tokens,
+            max_rows=max_rows,
+            threads=threads,
+            eps=weights.eps,
+            scale=weights.scale,
+            layer=layers,
+            head=self._weight(weights.head),
+            norm_final=self._pointer(weights.norm_final),
+            embedding=self._pointer(weights.embedding),
+            cosine=self._pointer(weights.cosine),
+            sine=self._pointer(weights.sine),
+        )
+        self._layer_elements = num_blocks * weights.kv_heads * 2 * BLOCK_SIZE * weights.head_dim
+        self._cache = self._memory(2 * self._layer_elements * len(weights.layers), "the KV cache")
+        self.cache: U16 = self._cache.view(np.uint16).reshape(
+            len(weights.layers), num_blocks, weights.kv_heads, 2, BLOCK_SIZE * weights.head_dim
+        )
+        self._model = self._library.octavo_model_new(ctypes.byref(config))
+        if not self._model:
+            raise MemoryError(f"not enough memory for a step of {max_tokens} tokens; lower the token budget")
+
+    def _memory(self, size: int, what: str) -> npt.NDArray[np.uint8]:
+        address = self._library.octavo_memory_new(size)
+        if not address:
+            raise MemoryError(f"not enough memory for {what}: {size / 2**20:.0f} MiB")
+        self._mapped = [*getattr(self, "_mapped", []), (address, size)]
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+    def _pointer(self, array: np.ndarray) -> int:
+        array = np.ascontiguousarray(array)
+        self._keep.append(array)
+        return array.ctypes.data
+
+    def _weight(self, matrix: Quantised) -> _Weight:
+        tiles = pack(matrix)
+        memory = self._memory(tiles.nbytes, "the weights")
+        memory[:] = tiles.reshape(-1)
+        return _Weight(memory.ctypes.data, matrix.bits, tiles.shape[0] * 16, matrix.q.shape[1])
+
+    def _layer(self, layer: LayerWeights) -> _Layer:
+        # Units of 32 gate rows and the same 32 up rows, so that a task has both sides of SiLU(gate) * up at hand.
+        count = layer.gate.q.shape[0]
+        both = np.arange(2 * count).reshape(2, count // 32, 32).transpose(1, 0, 2).reshape(-1)
+        gate_up = Quantised(
+            np.concatenate([layer.gate.q, layer.up.q]),
+            np.concatenate([layer.gate.scale, layer.up.scale]),
+            np.concatenate([layer.gate.minimum, layer.up.minimum]),
+            max(layer.gate.bits, layer.up.bits),
+        ).rows(both)
+        optional = {
+            name: self._pointer(value) if (value := getattr(layer, name)) is not None else None
+            for name in ("qkv_bias", "norm_query", "norm_key")
+        }
+        return _Layer(
+            qkv=self._weight(layer.qkv),
+            out=self._weight(layer.out),
+            gate_up=self._weight(gate_up),
+            down=self._weight(layer.down),
+            norm_attention=self._pointer(layer.norm_attention),
+            norm_mlp=self._pointer(layer.norm_mlp),
+            **optional,
+        )
+
+    def step(self, batch: Batch) -> F32:
+        rows = len(batch.row_tokens)
+        logits = np.empty((rows, self.vocabulary), np.float32)
+        arrays = [
+            np.ascontiguousarray(batch.ids, np.int32),
+            np.ascontiguousarray(batch.positions, np.int32),
+            np.ascontiguousarray(batch.slots, np.int64),
+            np.ascontiguousarray(batch.query_starts, np.int32),
+            np.ascontiguousarray(batch.lengths, np.int32),
+            np.ascontiguousarray(batch.tables, np.int32),
+        ]
+        groups = len(batch.group_blocks) if batch.group_of is not None else 0
+        group_of = np.ascontiguousarray(batch.group_of if batch.group_of is not None else batch.lengths, np.int32)
+        group_blocks = np.ascontiguousarray(batch.group_blocks, np.int32)
+        row_tokens = np.ascontiguousarray(batch.row_tokens, np.int32)
+        if len(batch.ids) > self.max_tokens or rows > self.max_rows:
+            raise ValueError(
+                f"a step of {len(batch.ids)} tokens, {rows} rows is over {self.max_tokens}, {self.max_rows}"
+            )
+        call = _Batch(
+            len(batch.ids),
+            len(batch.lengths),
+            groups,
+            rows,
+            *(array.ctypes.data for array in arrays),
+            arrays[5].shape[1],
+            group_of.ctypes.data,
+            group_blocks.ctypes.data,
+            row_tokens.ctypes.data,
+            self._cache.ctypes.data,
+            self._layer_elements,
+            logits.ctypes.data,
+        )
+        self._library.octavo_model_step(self._model, ctypes.byref(call))
+        return logits
+
+    def close(self) -> None:
+        """Free the threads and the memory; the cache must not be used afterwards. Idempotent."""
+        if self._model:
+            self._library.octavo_model_free(self._model)
+            self._model = None
+            for address, size in self._mapped:
+                self._library.octavo_memory_free(address, size)

@@ -1,0 +1,185 @@
+// Low-bit matrix products: unsigned 4- or 8-bit weights times int8 activations, both with scales by groups of 32.
+//
+// A weight w = scale * q + minimum (GGUF's Q4_1 form; Q8_0 becomes q + 128 with minimum -128 * scale), so
+//   sum_k w[o,k] x[k] = sum over groups: scale_w scale_x sum(q a) + minimum scale_x sum(a),
+// where a is the int8 activation: one integer dot product and two multiply-adds a group. The result of a row does not
+// depend on which rows are computed beside it.
+//
+// A tile is 16 outputs x 32 inputs in the order in which it is read: the bytes of q (four inputs of one output side by
+// side, as vpdpbusd wants them; with 4 bits, inputs 0..15 in the low nibbles and 16..31 in the high ones), then 16
+// scales and 16 minima in fp16. Tiles of one group of 16 outputs lie one after the other.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BF16__) && !defined(OCTAVO_GENERIC)
+#define OCTAVO_AVX512 1
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace octavo {
+
+constexpr int kOut = 16;    // outputs of a tile
+constexpr int kGroup = 32;  // inputs of a tile; the group of a scale
+constexpr int kRows = 16;   // rows that share the load of a tile
+
+constexpr int tile_bytes(int bits) { return kOut * kGroup * bits / 8 + 2 * kOut * 2; }
+
+struct Weight {
+  const uint8_t* tiles;  // [outputs / 16][inputs / 32] tiles
+  int32_t bits;          // 4 or 8
+  int32_t outputs;       // a multiple of 16; rows that pad the matrix have scale and minimum 0
+  int32_t inputs;        // a multiple of 32
+};
+
+// Rows of int8 activations: q[row][inputs], scale[row][group], and scale * sum(q) of each group.
+struct Activations {
+  int8_t* q;
+  float* scale;
+  float* sum;
+  int inputs;
+};
+
+inline float half_to_float(uint16_t h) {
+#if defined(__F16C__)
+  return _cvtsh_ss(h);
+#else
+  _Float16 value;
+  std::memcpy(&value, &h, 2);
+  return static_cast<float>(value);
+#endif
+}
+
+// Quantises one group of 32 floats.
+inline void quantise_group(const float* x, int8_t* q, float* scale, float* sum) {
+#if OCTAVO_AVX512
+  const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
+  const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+  const float inverse = top > 0.f ? 127.f / top : 0.f;
+  const __m512 by = _mm512_set1_ps(inverse);
+  const __m512i ia = _mm512_cvtps_epi32(_mm512_mul_ps(a, by)), ib = _mm512_cvtps_epi32(_mm512_mul_ps(b, by));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(ia));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm512_cvtepi32_epi8(ib));
+  const int total = _mm512_reduce_add_epi32(_mm512_add_epi32(ia, ib));
+#else
+  float top = 0.f;
+  for (int i = 0; i < kGroup; ++i) top = std::fmax(top, std::fabs(x[i]));
+  const float inverse = top > 0.f ? 127.f / top : 0.f;
+  int total = 0;
+  for (int i = 0; i < kGroup; ++i) {
+    const int value = static_cast<int>(std::nearbyint(x[i] * inverse));
+    q[i] = static_cast<int8_t>(value);
+    total += value;
+  }
+#endif
+  *scale = top / 127.f;
+  *sum = *scale * static_cast<float>(total);
+}
+
+// out[r][0..15] = products of `rows` rows, beginning at row0, with the 16 outputs of one row of tiles. out is [rows][16].
+#if OCTAVO_AVX512
+template <int BITS, int R>
+inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float* out) {
+  const int groups = x.inputs / kGroup;
+  __m512 total[R];
+  for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
+  const int8_t* q = x.q + static_cast<int64_t>(row0) * x.inputs;
+  const float* scale = x.scale + static_cast<int64_t>(row0) * groups;
+  const float* sum = x.sum + static_cast<int64_t>(row0) * groups;
+  const __m512i low = _mm512_set1_epi8(15);
+  for (int g = 0; g < groups; ++g, tile += tile_bytes(BITS)) {
+    __m512i w[8];
+    if constexpr (BITS == 4) {
+      for (int c = 0; c < 4; ++c) {
+        const __m512i both = _mm512_load_si512(tile + 64 * c);
+        w[c] = _mm512_and_si512(both, low);
+        w[c + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+      }
+      _mm_prefetch(reinterpret_cast<const char*>(tile + 1280), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(tile + 1344), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(tile + 1408), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(tile + 1472), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(tile + 1536), _MM_HINT_T0);
+    } else {
+      for (int c = 0; c < 8; ++c) w[c] = _mm512_load_si512(tile + 64 * c);
+    }
+    const uint8_t* tail = tile + kOut * kGroup * BITS / 8;
+    const __m512 ws = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(tail)));
+    const __m512 wm = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(tail + 32)));
+    for (int r = 0; r < R; ++r) {
+      const int32_t* a = reinterpret_cast<const int32_t*>(q + static_cast<int64_t>(r) * x.inputs + g * kGroup);
+      __m512i dot = _mm512_setzero_si512();
+      for (int c = 0; c < 8; ++c) dot = _mm512_dpbusd_epi32(dot, w[c], _mm512_set1_epi32(a[c]));
+      const __m512 by = _mm512_mul_ps(ws, _mm512_set1_ps(scale[r * groups + g]));
+      total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), by, total[r]);
+      total[r] = _mm512_fmadd_ps(wm, _mm512_set1_ps(sum[r * groups + g]), total[r]);
+    }
+  }
+  for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kOut, total[r]);
+}
+#else
+template <int BITS, int R>
+inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float* out) {
+  const int groups = x.inputs / kGroup;
+  const int8_t* q = x.q + static_cast<int64_t>(row0) * x.inputs;
+  const float* scale = x.scale + static_cast<int64_t>(row0) * groups;
+  const float* sum = x.sum + static_cast<int64_t>(row0) * groups;
+  std::memset(out, 0, sizeof(float) * R * kOut);
+  for (int g = 0; g < groups; ++g, tile += tile_bytes(BITS)) {
+    uint8_t w[kOut * kGroup];  // [8 sub-groups of 4 inputs][16 outputs][4]
+    if constexpr (BITS == 4) {
+      for (int i = 0; i < 256; ++i) {
+        w[i] = tile[i] & 15;
+        w[256 + i] = tile[i] >> 4;
+      }
+    } else {
+      std::memcpy(w, tile, sizeof w);
+    }
+    uint16_t tail[2 * kOut];
+    std::memcpy(tail, tile + kOut * kGroup * BITS / 8, sizeof tail);
+    float ws[kOut], wm[kOut];
+    for (int o = 0; o < kOut; ++o) {
+      ws[o] = half_to_float(tail[o]);
+      wm[o] = half_to_float(tail[kOut + o]);
+    }
+    for (int r = 0; r < R; ++r) {
+      const int8_t* a = q + static_cast<int64_t>(r) * x.inputs + g * kGroup;
+      int32_t dot[kOut] = {};
+      for (int c = 0; c < 8; ++c)
+        for (int o = 0; o < kOut; ++o)
+          for (int j = 0; j < 4; ++j) dot[o] += static_cast<int32_t>(w[c * 64 + o * 4 + j]) * a[c * 4 + j];
+      const float xs = scale[r * groups + g], xm = sum[r * groups + g];
+      for (int o = 0; o < kOut; ++o)
+        out[r * kOut + o] += static_cast<float>(dot[o]) * (ws[o] * xs) + wm[o] * xm;
+    }
+  }
+}
+#endif
+
+template <int BITS>
+inline void gemm_some(const uint8_t* tile, const Activations& x, int row0, int rows, float* out) {
+  switch (rows) {  // a handful of unrolled sizes; the rows beyond the live ones are computed and not used
+    case 1: return gemm_rows<BITS, 1>(tile, x, row0, out);
+    case 2: return gemm_rows<BITS, 2>(tile, x, row0, out);
+    case 3: return gemm_rows<BITS, 3>(tile, x, row0, out);
+    case 4: return gemm_rows<BITS, 4>(tile, x, row0, out);
+    case 5: case 6: return gemm_rows<BITS, 6>(tile, x, row0, out);
+    case 7: case 8: return gemm_rows<BITS, 8>(tile, x, row0, out);
+    case 9: case 10: case 11: case 12: return gemm_rows<BITS, 12>(tile, x, row0, out);
+    default: return gemm_rows<BITS, 16>(tile, x, row0, out);
+  }
+}
+
+// Products of at most 16 rows with the outputs [16 * tile, 16 * tile + 16). The buffers behind x must have room for
+// rows rounded up to 16; out is [16][16].
+inline void gemm(const Weight& w, int tile, const Activations& x, int row0, int rows, float* out) {
+  const uint8_t* first = w.tiles + static_cast<int64_t>(tile) * (w.inputs / kGroup) * tile_bytes(w.bits);
+  if (w.bits == 4) gemm_some<4>(first, x, row0, rows, out);
+  else gemm_some<8>(first, x, row0, rows, out);
+}
+
+}  // namespace octavo

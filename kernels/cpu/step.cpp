@@ -1,0 +1,454 @@
+// One whole step of a Llama-like decoder in one call: embeddings in, logits out, keys and values written on the way.
+//
+// All threads walk the same phases; within a phase they take tasks from one counter, between phases they meet at a
+// barrier. Per layer: normalise + quantise | QKV + rope + KV write | shared prefixes of groups | attention + quantise |
+// O + residual | normalise + quantise | gate, up, SiLU + quantise | down + residual. Python runs once a step.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "attention.hpp"
+#include "gemm.hpp"
+#include "pool.hpp"
+
+namespace octavo {
+
+// Mirrored field by field in kernels/cpu/binding.py.
+struct Layer {
+  Weight qkv;      // rows: query heads, key heads, value heads
+  Weight out;
+  Weight gate_up;  // units of 64 rows: 32 of gate, then the same 32 of up
+  Weight down;
+  const float* qkv_bias;  // or null
+  const float* norm_attention;
+  const float* norm_mlp;
+  const float* norm_query;  // per head, or null
+  const float* norm_key;
+};
+
+struct Config {
+  int32_t layers, hidden, heads, kv_heads, head_dim, intermediate, vocabulary, max_tokens, max_rows, threads;
+  float eps, scale;
+  const Layer* layer;
+  Weight head;
+  const float* norm_final;
+  const uint16_t* embedding;  // bf16 [vocabulary][hidden]
+  const float* cosine;        // [max_position][head_dim / 2]
+  const float* sine;
+};
+
+struct Batch {
+  int32_t tokens, sequences, groups, rows;
+  const int32_t* ids;           // [tokens]
+  const int32_t* positions;     // [tokens]
+  const int64_t* slots;         // [tokens], -1: padding, nothing is written
+  const int32_t* query_starts;  // [sequences + 1]
+  const int32_t* lengths;       // [sequences], tokens in the cache after this step
+  const int32_t* tables;        // [sequences][table_stride]
+  int64_t table_stride;
+  const int32_t* group_of;      // [sequences]: index of the group or -1; members have one query token
+  const int32_t* group_blocks;  // [groups]: leading blocks that all members share, a multiple of 8
+  const int32_t* row_tokens;    // [rows]: the tokens whose logits are wanted
+  uint16_t* cache;              // [layers][blocks][kv_heads][2][16 * head_dim]
+  int64_t layer_stride;         // elements of one layer of the cache
+  float* logits;                // [rows][vocabulary]
+};
+
+namespace {
+
+constexpr float kLog2e = 1.44269504088896340736f;
+constexpr int kRowChunk = 64;  // rows of a matrix task: their activations stay in the first-level cache
+
+int up16(int n) { return (n + 15) / 16 * 16; }
+
+template <class T>
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(int64_t count) { reset(count); }
+  void reset(int64_t count) {
+    void* memory = std::aligned_alloc(64, (count * sizeof(T) + 127) / 64 * 64);
+    if (memory == nullptr) throw std::bad_alloc();
+    std::memset(memory, 0, count * sizeof(T));
+    data_.reset(static_cast<T*>(memory));
+  }
+  T* get() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { std::free(p); }
+  };
+  std::unique_ptr<T, Free> data_;
+};
+
+struct QuantisedRows {
+  QuantisedRows(int rows, int inputs) : inputs(inputs), q(int64_t(rows) * inputs), scale(int64_t(rows) * inputs / kGroup),
+                                        sum(int64_t(rows) * inputs / kGroup) {}
+  Activations view() const { return {q.get(), scale.get(), sum.get(), inputs}; }
+  void store(int row, int at, const float* x, int count) const {  // at and count: multiples of 32
+    for (int i = 0; i < count; i += kGroup) {
+      const int64_t group = (int64_t(row) * inputs + at + i) / kGroup;
+      quantise_group(x + i, q.get() + group * kGroup, scale.get() + group, sum.get() + group);
+    }
+  }
+  int inputs;
+  Buffer<int8_t> q;
+  Buffer<float> scale;
+  Buffer<float> sum;
+};
+
+struct AttentionTask {
+  int sequence, first_token, tokens;  // tokens of the batch, at most 16 / (heads per KV head)
+};
+
+struct GroupTask {
+  int group, first_member, members;  // into Model::members
+};
+
+void rms_norm(const float* x, const float* weight, int n, float eps, float* out) {
+  float sum[16] = {};  // sixteen partial sums: the compiler may use vectors, and the order is fixed
+  for (int i = 0; i < n; ++i) sum[i & 15] += x[i] * x[i];
+  float total = 0.f;
+  for (float part : sum) total += part;
+  const float by = 1.f / std::sqrt(total / static_cast<float>(n) + eps);
+  for (int i = 0; i < n; ++i) out[i] = x[i] * by * weight[i];
+}
+
+}  // namespace
+
+class Model {
+ public:
+  explicit Model(const Config& config)
+      : c(config), layers(config.layer, config.layer + config.layers), pool(config.threads),
+        per_head(config.heads / config.kv_heads), tile_tokens(std::max(1, kRows / per_head)),
+        hidden(int64_t(up16(c.max_tokens)) * c.hidden), normal(up16(c.max_tokens), c.hidden),
+        attended(up16(c.max_tokens), c.heads * c.head_dim), mixed(up16(c.max_tokens), c.intermediate),
+        last(up16(c.max_rows), c.hidden), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
+        top(int64_t(c.max_tokens) * c.heads), total(int64_t(c.max_tokens) * c.heads),
+        partial(int64_t(c.max_tokens) * c.heads * c.head_dim) {
+    c.layer = layers.data();
+    for (int i = 0; i < c.threads; ++i) {
+      scratch.push_back(std::make_unique<Scratch>());
+      state.push_back(std::make_unique<State>());
+      query_rows.emplace_back(int64_t(kRows) * kMaxHead);
+    }
+  }
+
+  void step(const Batch& batch) {
+    b = batch;
+    plan();
+    pool.run([this](int thread) { work(thread); });
+  }
+
+ private:
+  void plan() {
+    tasks.clear();
+    for (int s = 0; s < b.sequences; ++s)
+      for (int t = b.query_starts[s]; t < b.query_starts[s + 1]; t += tile_tokens)
+        tasks.push_back({s, t, std::min(tile_tokens, b.query_starts[s + 1] - t)});
+    // Long ones first: the last task of a phase should be a short one.
+    std::stable_sort(tasks.begin(), tasks.end(), [this](const AttentionTask& x, const AttentionTask& y) {
+      return b.lengths[x.sequence] > b.lengths[y.sequence];
+    });
+    group_tasks.clear();
+    members.clear();
+    for (int g = 0; g < b.groups; ++g) {
+      const int first = static_cast<int>(members.size());
+      for (int s = 0; s < b.sequences; ++s)
+        if (b.group_of[s] == g) members.push_back(s);
+      const int count = static_cast<int>(members.size()) - first;
+      for (int i = 0; i < count; i += tile_tokens)
+        group_tasks.push_back({g, first + i, std::min(tile_tokens, count - i)});
+    }
+  }
+
+  template <class F>
+  void phase(int count, const F& task) {
+    for (int i = pool.next(); i < count; i = pool.next()) task(i);
+    pool.barrier();
+  }
+
+  void work(int thread) {
+    phase((b.tokens + 15) / 16, [&](int i) { embed(i * 16, std::min(b.tokens, i * 16 + 16)); });
+    for (int l = 0; l < c.layers; ++l) {
+      const Layer& layer = layers[l];
+      const Cache cache{b.cache + l * b.layer_stride, c.kv_heads, c.head_dim};
+      normalise(layer.norm_attention);
+      project(layer, cache);
+      if (!group_tasks.empty())
+        phase(static_cast<int>(group_tasks.size()) * c.kv_heads, [&](int i) {
+          attend_group(group_tasks[i / c.kv_heads], i % c.kv_heads, cache, thread);
+        });
+      phase(static_cast<int>(tasks.size()) * c.kv_heads,
+            [&](int i) { attend_own(tasks[i / c.kv_heads], i % c.kv_heads, cache, thread); });
+      add_product(layer.out, attended);
+      normalise(layer.norm_mlp);
+      gate(layer.gate_up);
+      add_product(layer.down, mixed);
+    }
+    phase(b.rows, [&](int r) {
+      std::vector<float> row(c.hidden);
+      rms_norm(hidden.get() + int64_t(b.row_tokens[r]) * c.hidden, c.norm_final, c.hidden, c.eps, row.data());
+      last.store(r, 0, row.data(), c.hidden);
+    });
+    const int chunks = (c.head.outputs / kOut + 7) / 8;
+    phase(b.rows > 0 ? chunks : 0, [&](int i) { classify(i * 8); });
+  }
+
+  void embed(int begin, int end) {
+    for (int t = begin; t < end; ++t) {
+      const uint16_t* from = c.embedding + int64_t(b.ids[t]) * c.hidden;
+      float* to = hidden.get() + int64_t(t) * c.hidden;
+      for (int i = 0; i < c.hidden; ++i) to[i] = bf16_to_float(from[i]);
+    }
+  }
+
+  void normalise(const float* weight) {
+    phase(b.tokens, [&](int t) {
+      alignas(64) float row[8192];
+      rms_norm(hidden.get() + int64_t(t) * c.hidden, weight, c.hidden, c.eps, row);
+      normal.store(t, 0, row, c.hidden);
+    });
+  }
+
+  int row_chunks() const { return (b.tokens + kRowChunk - 1) / kRowChunk; }
+
+  // A task: one head's outputs for a chunk of rows, then bias, norm and rope, then where they belong.
+  void project(const Layer& layer, const Cache& cache) {
+    const int units = c.heads + 2 * c.kv_heads, tiles = c.head_dim / kOut, chunks = row_chunks();
+    phase(units * chunks, [&](int i) {
+      const int unit = i / chunks, chunk = i % chunks;
+      alignas(64) float product[kRows * kOut];
+      alignas(64) float rows[kRows][kMaxHead];
+      const int end = std::min(b.tokens, (chunk + 1) * kRowChunk);
+      for (int r0 = chunk * kRowChunk; r0 < end; r0 += kRows) {
+        const int n = std::min(kRows, end - r0);
+        for (int tile = 0; tile < tiles; ++tile) {
+          gemm(layer.qkv, unit * tiles + tile, normal.view(), r0, n, product);
+          for (int r = 0; r < n; ++r) std::memcpy(&rows[r][tile * kOut], product + r * kOut, sizeof(float) * kOut);
+        }
+        for (int r = 0; r < n; ++r) finish_head(layer, cache, unit, r0 + r, rows[r]);
+      }
+    });
+  }
+
+  void finish_head(const Layer& layer, const Cache& cache, int unit, int t, float* row) {
+    const int dim = c.head_dim, half = dim / 2;
+    if (layer.qkv_bias != nullptr)
+      for (int i = 0; i < dim; ++i) row[i] += layer.qkv_bias[unit * dim + i];
+    const bool is_query = unit < c.heads, is_key = !is_query && unit < c.heads + c.kv_heads;
+    const float* norm = is_query ? layer.norm_query : is_key ? layer.norm_key : nullptr;
+    if (norm != nullptr) rms_norm(row, norm, dim, c.eps, row);
+    if (is_query || is_key) {
+      const float* cosine = c.cosine + int64_t(b.positions[t]) * half;
+      const float* sine = c.sine + int64_t(b.positions[t]) * half;
+      for (int i = 0; i < half; ++i) {
+        const float x = row[i], y = row[i + half];
+        row[i] = x * cosine[i] - y * sine[i];
+        row[i + half] = y * cosine[i] + x * sine[i];
+      }
+    }
+    if (is_query) {
+      const float by = c.scale * kLog2e;
+      uint16_t* to = query.get() + (int64_t(t) * c.heads + unit) * dim;
+      for (int i = 0; i < dim; ++i) to[i] = float_to_bf16(row[i] * by);
+    } else if (b.slots[t] >= 0) {
+      cache.write(b.slots[t], (unit - c.heads) % c.kv_heads, row, !is_key);
+    }
+  }
+
+  const uint16_t* query_of(int token, int kv_head) const {
+    return query.get() + (int64_t(token) * c.heads + kv_head * per_head) * c.head_dim;
+  }
+
+  void attend_group(const GroupTask& task, int kv_head, const Cache& cache, int thread) {
+    State& st = *state[thread];
+    uint16_t* rows = query_rows[thread].get();
+    int32_t limit[kRows];
+    const int dim = c.head_dim, blocks = b.group_blocks[task.group], n = task.members * per_head;
+    for (int m = 0; m < task.members; ++m) {
+      const int token = b.query_starts[members[task.first_member + m]];
+      std::memcpy(rows + m * per_head * dim, query_of(token, kv_head), sizeof(uint16_t) * per_head * dim);
+    }
+    std::fill(limit, limit + n, blocks * kBlock);
+    st.clear(n, dim);
+    const int32_t* table = b.tables + members[task.first_member] * b.table_stride;
+    attend(cache, kv_head, table, 0, blocks, rows, n, limit, blocks * kBlock, st, *scratch[thread]);
+    for (int r = 0; r < n; ++r) {
+      const int token = b.query_starts[members[task.first_member + r / per_head]];
+      const int64_t at = int64_t(token) * c.heads + kv_head * per_head + r % per_head;
+      top.get()[at] = st.top[r];
+      total.get()[at] = st.total[r];
+      std::memcpy(partial.get() + at * dim, st.out + r * dim, sizeof(float) * dim);
+    }
+  }
+
+  void attend_own(const AttentionTask& task, int kv_head, const Cache& cache, int thread) {
+    State& st = *state[thread];
+    uint16_t* rows = query_rows[thread].get();
+    int32_t limit[kRows];
+    const int dim = c.head_dim, s = task.sequence, n = task.tokens * per_head;
+    const int first_position = b.lengths[s] - (b.query_starts[s + 1] - task.first_token);
+    for (int i = 0; i < task.tokens; ++i) {
+      std::memcpy(rows + i * per_head * dim, query_of(task.first_token + i, kv_head), sizeof(uint16_t) * per_head * dim);
+      std::fill(limit + i * per_head, limit + (i + 1) * per_head, first_position + i + 1);
+    }
+    st.clear(n, dim);
+    int begin = 0;
+    if (b.groups > 0 && b.group_of[s] >= 0) {  // goes on where the group's prefix ended
+      begin = b.group_blocks[b.group_of[s]];
+      const int64_t at = int64_t(task.first_token) * c.heads + kv_head * per_head;
+      std::memcpy(st.top, top.get() + at, sizeof(float) * n);
+      std::memcpy(st.total, total.get() + at, sizeof(float) * n);
+      std::memcpy(st.out, partial.get() + at * dim, sizeof(float) * n * dim);
+    }
+    const int seen = first_position + task.tokens;  // by the last token of the tile
+    if (b.lengths[s] > 0)
+      attend(cache, kv_head, b.tables + s * b.table_stride, begin, (seen + kBlock - 1) / kBlock, rows, n, limit,
+             b.lengths[s], st, *scratch[thread]);
+    for (int i = 0; i < task.tokens; ++i) {
+      for (int h = 0; h < per_head; ++h) {
+        float* row = st.out + (i * per_head + h) * dim;
+        const float whole = st.total[i * per_head + h], by = whole > 0.f ? 1.f / whole : 0.f;
+        for (int j = 0; j < dim; ++j) row[j] *= by;
+      }
+      attended.store(task.first_token + i, kv_head * per_head * dim, st.out + i * per_head * dim, per_head * dim);
+    }
+  }
+
+  void add_product(const Weight& weight, const QuantisedRows& from) {
+    const int chunks = row_chunks();
+    phase(weight.outputs / kOut * chunks, [&](int i) {
+      const int tile = i / chunks, chunk = i % chunks;
+      alignas(64) float product[kRows * kOut];
+      const int end = std::min(b.tokens, (chunk + 1) * kRowChunk);
+      const int live = std::min(kOut, c.hidden - tile * kOut);
+      for (int r0 = chunk * kRowChunk; r0 < end; r0 += kRows) {
+        const int n = std::min(kRows, end - r0);
+        gemm(weight, tile, from.view(), r0, n, product);
+        for (int r = 0; r < n; ++r) {
+          float* to = hidden.get() + int64_t(r0 + r) * c.hidden + tile * kOut;
+          for (int o = 0; o < live; ++o) to[o] += product[r * kOut + o];
+        }
+      }
+    });
+  }
+
+  void gate(const Weight& weight) {
+    const int chunks = row_chunks();
+    phase(c.intermediate / kGroup * chunks, [&](int i) {
+      const int unit = i / chunks, chunk = i % chunks;
+      alignas(64) float product[4][kRows * kOut];
+      alignas(64) float row[kGroup];
+      const int end = std::min(b.tokens, (chunk + 1) * kRowChunk);
+      for (int r0 = chunk * kRowChunk; r0 < end; r0 += kRows) {
+        const int n = std::min(kRows, end - r0);
+        for (int part = 0; part < 4; ++part) gemm(weight, unit * 4 + part, normal.view(), r0, n, product[part]);
+        for (int r = 0; r < n; ++r) {
+          for (int o = 0; o < kGroup; ++o) {
+            const float x = product[o / kOut][r * kOut + o % kOut], y = product[2 + o / kOut][r * kOut + o % kOut];
+            row[o] = x / (1.f + std::exp(-x)) * y;
+          }
+          mixed.store(r0 + r, unit * kGroup, row, kGroup);
+        }
+      }
+    });
+  }
+
+  void classify(int first_tile) {
+    alignas(64) float product[kRows * kOut];
+    const int end = std::min(first_tile + 8, c.head.outputs / kOut);
+    for (int tile = first_tile; tile < end; ++tile) {
+      const int live = std::min(kOut, c.vocabulary - tile * kOut);
+      for (int r0 = 0; r0 < b.rows; r0 += kRows) {
+        const int n = std::min(kRows, b.rows - r0);
+        gemm(c.head, tile, last.view(), r0, n, product);
+        for (int r = 0; r < n; ++r)
+          std::memcpy(b.logits + int64_t(r0 + r) * c.vocabulary + tile * kOut, product + r * kOut, sizeof(float) * live);
+      }
+    }
+  }
+
+  Config c;
+  std::vector<Layer> layers;
+  Pool pool;
+  const int per_head, tile_tokens;
+  Batch b{};
+  Buffer<float> hidden;
+  QuantisedRows normal, attended, mixed, last;
+  Buffer<uint16_t> query;
+  Buffer<float> top, total, partial;  // what a group's prefix gave each token and head
+  std::vector<std::unique_ptr<Scratch>> scratch;
+  std::vector<std::unique_ptr<State>> state;
+  std::vector<Buffer<uint16_t>> query_rows;
+  std::vector<AttentionTask> tasks;
+  std::vector<GroupTask> group_tasks;
+  std::vector<int> members;
+};
+
+}  // namespace octavo
+
+extern "C" {
+
+// "avx512" or "generic": which inner loops this build has.
+const char* octavo_isa() {
+#if OCTAVO_AVX512
+  return "avx512";
+#else
+  return "generic";
+#endif
+}
+
+void* octavo_model_new(const octavo::Config* config) {
+  try {
+    return new octavo::Model(*config);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void octavo_model_free(void* model) { delete static_cast<octavo::Model*>(model); }
+
+void octavo_model_step(void* model, const octavo::Batch* batch) { static_cast<octavo::Model*>(model)->step(*batch); }
+
+// Zeroed memory on huge pages where the system has them; null when there is not enough.
+void* octavo_memory_new(int64_t bytes) {
+#if defined(__linux__)
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  return memory;
+#else
+  return std::calloc(1, bytes);
+#endif
+}
+
+void octavo_memory_free(void* memory, int64_t bytes) {
+#if defined(__linux__)
+  munmap(memory, bytes);
+#else
+  (void)bytes;
+  std::free(memory);
+#endif
+}
+
+// One matrix product, for tests and for measuring: x is float [rows][inputs], out is float [rows][outputs].
+void octavo_gemm(const octavo::Weight* w, const float* x, int32_t rows, float* out) {
+  octavo::QuantisedRows q((rows + 15) / 16 * 16, w->inputs);
+  for (int r = 0; r < rows; ++r) q.store(r, 0, x + int64_t(r) * w->inputs, w->inputs);
+  alignas(64) float product[octavo::kRows * octavo::kOut];
+  for (int tile = 0; tile < w->outputs / octavo::kOut; ++tile)
+    for (int r0 = 0; r0 < rows; r0 += octavo::kRows) {
+      const int n = std::min(octavo::kRows, rows - r0);
+      octavo::gemm(*w, tile, q.view(), r0, n, product);
+      for (int r = 0; r < n; ++r)
+        std::memcpy(out + int64_t(r0 + r) * w->outputs + tile * octavo::kOut, product + r * octavo::kOut, 64);
+    }
+}
+}

@@ -1,0 +1,308 @@
+"""The C++ decoder step: right against plain arithmetic, and the same whatever runs beside a sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernels.cpu.build import BuildError, load
+from kernels.cpu.decoder import Batch, Decoder, DecoderWeights, LayerWeights, supports
+from kernels.cpu.packing import Quantised, concatenate, pack, quantise
+
+try:
+    load(generic=True)
+except BuildError as error:  # pragma: no cover
+    pytest.skip(str(error), allow_module_level=True)
+
+BLOCK = 16
+NUM_BLOCKS = 96
+PATHS = [False, True]
+
+
+def quantised_4(rng: np.random.Generator, outputs: int, inputs: int) -> Quantised:
+    groups = (outputs, inputs // 32)
+    scale = rng.uniform(0.005, 0.02, groups).astype(np.float16)
+    minimum = (-7.5 * scale.astype(np.float32) + rng.uniform(-0.01, 0.01, groups)).astype(np.float16)
+    return Quantised(rng.integers(0, 16, (outputs, inputs), dtype=np.uint8), scale, minimum, 4)
+
+
+def bf16(values: np.ndarray) -> np.ndarray:
+    return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def from_bf16(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def make_weights(
+    *, heads: int = 6, kv_heads: int = 2, dim: int = 64, bias: bool = False, norms: bool = False, seed: int = 0
+) -> DecoderWeights:
+    rng = np.random.default_rng(seed)
+    hidden, inter, vocabulary, positions = 96, 160, 200, 512
+
+    def vector(n: int) -> np.ndarray:
+        return rng.uniform(0.5, 1.5, n).astype(np.float32)
+
+    layers = [
+        LayerWeights(
+            qkv=quantised_4(rng, (heads + 2 * kv_heads) * dim, hidden),
+            out=quantised_4(rng, hidden, heads * dim),
+            gate=quantised_4(rng, inter, hidden),
+            up=quantised_4(rng, inter, hidden),
+            down=quantised_4(rng, hidden, inter),
+            norm_attention=vector(hidden),
+            norm_mlp=vector(hidden),
+            qkv_bias=rng.normal(0, 0.3, (heads + 2 * kv_heads) * dim).astype(np.float32) if bias else None,
+            norm_query=vector(dim) if norms else None,
+            norm_key=vector(dim) if norms else None,
+        )
+        for _ in range(2)
+    ]
+    angles = np.outer(np.arange(positions), 1e4 ** (-np.arange(dim // 2) / (dim // 2))).astype(np.float32)
+    return DecoderWeights(
+        layers=layers,
+        head=quantise(rng.normal(0, 0.1, (vocabulary, hidden)).astype(np.float32)),
+        norm_final=vector(hidden),
+        embedding=bf16(rng.normal(0, 1, (vocabulary, hidden))),
+        cosine=np.cos(angles),
+        sine=np.sin(angles),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        eps=1e-5,
+        scale=dim**-0.5,
+    )
+
+
+def plain_logits(w: DecoderWeights, ids: np.ndarray) -> np.ndarray:
+    """The same decoder in float64 over a whole sequence, without a cache, from the dequantised weights."""
+
+    def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + w.eps) * weight
+
+    def rope(x: np.ndarray) -> np.ndarray:
+        cosine, sine = w.cosine[: len(x), None].astype(float), w.sine[: len(x), None].astype(float)
+        a, b = np.split(x, 2, axis=-1)
+        return np.concatenate([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+    x = from_bf16(w.embedding)[ids].astype(float)
+    count, group = len(ids), w.heads // w.kv_heads
+    causal = np.where(np.tril(np.ones((count, count), bool)), 0.0, -np.inf)
+    for layer in w.layers:
+        qkv = norm(x, layer.norm_attention) @ layer.qkv.dequantised().T.astype(float)
+        if layer.qkv_bias is not None:
+            qkv = qkv + layer.qkv_bias
+        q, k, v = np.split(qkv.reshape(count, -1, w.head_dim), [w.heads, w.heads + w.kv_heads], axis=1)
+        if layer.norm_query is not None and layer.norm_key is not None:
+            q, k = norm(q, layer.norm_query), norm(k, layer.norm_key)
+        q, k = rope(q), np.repeat(rope(k), group, axis=1)
+        v = np.repeat(v, group, axis=1)
+        scores = np.einsum("qhd,khd->hqk", q, k) * w.scale + causal
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        x = x + np.einsum("hqk,khd->qhd", weights, v).reshape(count, -1) @ layer.out.dequantised().T
+        y = norm(x, layer.norm_mlp)
+        gate = y @ layer.gate.dequantised().T
+        x = x + (gate / (1 + np.exp(-gate)) * (y @ layer.up.dequantised().T)) @ layer.down.dequantised().T
+    return norm(x, w.norm_final) @ w.head.dequantised().T
+
+
+class Runner:
+    """A decoder and sequences in it, each with blocks of its own in an order that no one would guess."""
+
+    def __init__(
+        self, weights: DecoderWeights, *, generic: bool = False, threads: int = 2, poison: bool = True
+    ) -> None:
+        self.decoder = Decoder(
+            weights, num_blocks=NUM_BLOCKS, max_tokens=256, max_rows=64, threads=threads, generic=generic
+        )
+        if poison:
+            self.decoder.cache[:] = 0x7FC0  # NaN wherever nothing has been written
+        self.free = list(np.random.default_rng(7).permutation(NUM_BLOCKS))
+        self.tables: dict[str, list[int]] = {}
+        self.tokens: dict[str, list[int]] = {}
+
+    def step(
+        self, work: dict[str, list[int]], groups: list[tuple[list[str], int]] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Append tokens to sequences and run them in one batch; the logits after each sequence's last token."""
+        ids, positions, slots, starts, lengths, rows = [], [], [], [0], [], []
+        for name, new in work.items():
+            table, old = self.tables.setdefault(name, []), self.tokens.setdefault(name, [])
+            for position, token in enumerate(new, len(old)):
+                if position // BLOCK == len(table):
+                    table.append(int(self.free.pop()))
+                ids.append(token)
+                positions.append(position)
+                slots.append(table[position // BLOCK] * BLOCK + position % BLOCK)
+            old.extend(new)
+            starts.append(len(ids))
+            lengths.append(len(old))
+            rows.append(len(ids) - 1)
+        width = max(len(self.tables[name]) for name in work) + 2
+        tables = np.full((len(work), width), 2**30, np.int32)  # what lies behind a table's end is never read
+        for i, name in enumerate(work):
+            tables[i, : len(self.tables[name])] = self.tables[name]
+        group_of = np.full(len(work), -1, np.int32)
+        for g, (members, _) in enumerate(groups or []):
+            for member in members:
+                group_of[list(work).index(member)] = g
+        logits = self.decoder.step(
+            Batch(
+                np.array(ids),
+                np.array(positions),
+                np.array(slots),
+                np.array(starts),
+                np.array(lengths),
+                tables,
+                np.array(rows),
+                group_of if groups else None,
+                np.array([blocks for _, blocks in groups or []], np.int32),
+            )
+        )
+        return dict(zip(work, logits, strict=True))
+
+    def share(self, source: str, name: str, blocks: int) -> None:
+        """Let a new sequence begin with the leading blocks of another."""
+        self.tables[name] = self.tables[source][:blocks]
+        self.tokens[name] = self.tokens[source][: blocks * BLOCK]
+
+
+def tokens(seed: int, count: int) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, 200, count)]
+
+
+@pytest.mark.parametrize("generic", PATHS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 11, 16, 37])
+def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: int, bits: int, generic: bool) -> None:
+    import ctypes
+
+    from kernels.cpu.decoder import _Weight
+
+    rng = np.random.default_rng(rows)
+    matrix = quantised_4(rng, 48, 96) if bits == 4 else quantise(rng.normal(0, 0.05, (48, 96)).astype(np.float32))
+    tiles = pack(matrix)
+    memory = np.zeros(tiles.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    memory[start : start + tiles.nbytes] = tiles.reshape(-1)
+    weight = _Weight(memory.ctypes.data + start, bits, 48, 96)
+    x = rng.normal(0, 1, (rows, 96)).astype(np.float32)
+    out = np.full((rows, 48), np.nan, np.float32)
+    load(generic).octavo_gemm(ctypes.byref(weight), x.ctypes.data, rows, out.ctypes.data)
+    # The kernel rounds activations to int8 by groups of 32; with that done here too, nothing else may differ.
+    groups = x.reshape(rows, -1, 32)
+    top = np.abs(groups).max(-1, keepdims=True)
+    rounded = (np.rint(groups * (np.float32(127) / top)) * (top / 127)).reshape(rows, 96)
+    np.testing.assert_allclose(out, rounded @ matrix.dequantised().T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("generic", PATHS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"heads": 9, "kv_heads": 3},
+        {"heads": 14, "kv_heads": 2, "bias": True},
+        {"heads": 4, "kv_heads": 4, "norms": True},
+        {"heads": 8, "kv_heads": 4, "dim": 32},
+        {"heads": 2, "kv_heads": 1, "dim": 128},
+        {"heads": 4, "kv_heads": 2, "dim": 80},
+        {"heads": 4, "kv_heads": 1, "dim": 48},
+    ],
+)
+def test_the_logits_are_those_of_plain_arithmetic_within_the_rounding_of_int8(shape: dict, generic: bool) -> None:
+    weights = make_weights(**shape)
+    runner = Runner(weights, generic=generic)
+    prompt = tokens(1, 150)
+    runner.step({"a": prompt[:100]})
+    runner.step({"a": prompt[100:149]})
+    logits = runner.step({"a": prompt[149:]})["a"]
+    expected = plain_logits(weights, np.array(prompt))[-1]
+    assert np.isfinite(logits).all()
+    error = np.abs(logits - expected).max() / np.abs(expected).max()
+    assert error < 0.05, f"{error:.3f}"
+    assert np.corrcoef(logits, expected)[0, 1] > 0.999
+
+
+@pytest.mark.parametrize("generic", PATHS)
+def test_chunking_neighbours_and_threads_change_no_bit(generic: bool) -> None:
+    weights = make_weights()
+    prompt, more = tokens(2, 200), tokens(3, 5)
+    alone = Runner(weights, generic=generic, threads=1)
+    expected = [alone.step({"a": prompt})["a"], *(alone.step({"a": [token]})["a"] for token in more)]
+
+    crowd = Runner(weights, generic=generic, threads=2)
+    for begin in range(0, 185, 37):
+        crowd.step({"x": tokens(begin, 11), "a": prompt[begin : begin + 37], "y": tokens(begin + 1, 1)})
+    got = [crowd.step({"y": tokens(9, 3), "a": prompt[185:]})["a"]]
+    got += [crowd.step({"x": [1], "a": [token], "y": [2]})["a"] for token in more]
+    for one, other in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("generic", PATHS)
+def test_a_shared_prefix_computed_once_for_a_group_changes_no_bit(generic: bool) -> None:
+    weights = make_weights(heads=9, kv_heads=3)
+    runner = Runner(weights, generic=generic)
+    runner.step({"base": tokens(4, 140)})
+    runner.step({"other": tokens(5, 130)})
+    names = [f"s{i}" for i in range(7)]
+    for i, name in enumerate(names):
+        runner.share("base", name, 8)
+        runner.step({name: tokens(20 + i, 3 + 17 * i)})
+    for name in ("o1", "o2"):
+        runner.share("other", name, 8)
+        runner.step({name: tokens(40, 2)})
+    work = {name: [i] for i, name in enumerate([*names, "o1", "o2", "base"])}
+    grouped = runner.step(work, groups=[(names, 8), (["o1", "o2"], 8)])
+    for name in work:  # the same step again, ungrouped: it writes the same keys and values to the same slots
+        runner.tokens[name].pop()
+    ungrouped = runner.step(work)
+    for name in work:
+        np.testing.assert_array_equal(grouped[name], ungrouped[name])
+
+
+def test_padding_is_not_written_and_empty_sequences_read_nothing() -> None:
+    weights = make_weights()
+    runner = Runner(weights)
+    runner.step({"a": tokens(1, 20)})
+    before = runner.decoder.cache.copy()
+    table = np.array([runner.tables["a"], [2**30] * 2], np.int32)
+    batch = Batch(
+        np.array([5, 5]),
+        np.array([20, 0]),
+        np.array([-1, -1]),
+        np.array([0, 1, 2]),
+        np.array([20, 0]),
+        table,
+        np.array([0]),
+    )
+    runner.decoder.step(batch)
+    np.testing.assert_array_equal(runner.decoder.cache, before)
+
+
+def test_the_generic_loops_agree_with_the_vector_ones() -> None:
+    weights = make_weights(bias=True)
+    fast, plain = Runner(weights), Runner(weights, generic=True)
+    if fast.decoder.isa == "generic":
+        pytest.skip("this CPU has no AVX-512 VNNI and BF16")
+    prompt = tokens(6, 90)
+    one, other = fast.step({"a": prompt})["a"], plain.step({"a": prompt})["a"]
+    assert np.abs(one - other).max() < 0.03 * np.abs(other).max()
+
+
+def test_mixed_widths_are_stacked_without_loss() -> None:
+    rng = np.random.default_rng(0)
+    parts = [quantised_4(rng, 16, 64), quantise(rng.normal(0, 1, (32, 64)).astype(np.float32))]
+    both = concatenate(parts)
+    assert both.bits == 8
+    np.testing.assert_array_equal(both.dequantised(), np.concatenate([part.dequantised() for part in parts]))
+
+
+def test_what_the_decoder_cannot_run_is_named() -> None:
+    fine = {"head_dim": 64, "heads": 9, "kv_heads": 3, "hidden": 576, "intermediate": 1536, "block_size": 16}
+    assert supports(**fine) is None
+    assert supports(**{**fine, "block_size": 8}) == "block size 8, not 16"
+    assert supports(**{**fine, "hidden": 570}) == "hidden size 570"
+    assert "head_dim 72" in str(supports(**{**fine, "head_dim": 72}))
