@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.cpu.build import load
-from kernels.cpu.packing import Quantised, pack
+from kernels.cpu.packing import Tiles, interleave
 
 BLOCK_SIZE = 16
 HEAD_DIMS = range(32, 257, 16)
@@ -77,11 +77,11 @@ class _Batch(ctypes.Structure):
 class LayerWeights:
     """One layer. qkv rows: query, key, value heads; gate and up: [intermediate, hidden]; norms: float32 vectors."""
 
-    qkv: Quantised
-    out: Quantised
-    gate: Quantised
-    up: Quantised
-    down: Quantised
+    qkv: Tiles
+    out: Tiles
+    gate: Tiles
+    up: Tiles
+    down: Tiles
     norm_attention: F32
     norm_mlp: F32
     qkv_bias: F32 | None = None
@@ -94,7 +94,7 @@ class DecoderWeights:
     """A Llama-like decoder. embedding: bf16 bits, uint16 [vocabulary, hidden]; cosine, sine: [positions, dim / 2]."""
 
     layers: Sequence[LayerWeights]
-    head: Quantised
+    head: Tiles
     norm_final: F32
     embedding: U16
     cosine: F32
@@ -163,7 +163,7 @@ class Decoder:
             heads=weights.heads,
             kv_heads=weights.kv_heads,
             head_dim=weights.head_dim,
-            intermediate=first.gate.q.shape[0],
+            intermediate=first.gate.outputs,
             vocabulary=self.vocabulary,
             max_tokens=max_tokens,
             max_rows=max_rows,
@@ -198,22 +198,12 @@ class Decoder:
         self._keep.append(array)
         return array.ctypes.data
 
-    def _weight(self, matrix: Quantised) -> _Weight:
-        tiles = pack(matrix)
-        memory = self._memory(tiles.nbytes, "the weights")
-        memory[:] = tiles.reshape(-1)
-        return _Weight(memory.ctypes.data, matrix.bits, tiles.shape[0] * 16, matrix.q.shape[1])
+    def _weight(self, matrix: Tiles) -> _Weight:
+        memory = self._memory(matrix.data.nbytes, "the weights")
+        memory[:] = matrix.data.reshape(-1)
+        return _Weight(memory.ctypes.data, matrix.bits, matrix.data.shape[0] * 16, matrix.inputs)
 
     def _layer(self, layer: LayerWeights) -> _Layer:
-        # Units of 32 gate rows and the same 32 up rows, so that a task has both sides of SiLU(gate) * up at hand.
-        count = layer.gate.q.shape[0]
-        both = np.arange(2 * count).reshape(2, count // 32, 32).transpose(1, 0, 2).reshape(-1)
-        gate_up = Quantised(
-            np.concatenate([layer.gate.q, layer.up.q]),
-            np.concatenate([layer.gate.scale, layer.up.scale]),
-            np.concatenate([layer.gate.minimum, layer.up.minimum]),
-            max(layer.gate.bits, layer.up.bits),
-        ).rows(both)
         optional = {
             name: self._pointer(value) if (value := getattr(layer, name)) is not None else None
             for name in ("qkv_bias", "norm_query", "norm_key")
@@ -221,7 +211,8 @@ class Decoder:
         return _Layer(
             qkv=self._weight(layer.qkv),
             out=self._weight(layer.out),
-            gate_up=self._weight(gate_up),
+            # Both sides of SiLU(gate) * up side by side, so that a task has them at hand.
+            gate_up=self._weight(interleave(layer.gate, layer.up)),
             down=self._weight(layer.down),
             norm_attention=self._pointer(layer.norm_attention),
             norm_mlp=self._pointer(layer.norm_mlp),

@@ -7,7 +7,7 @@ import pytest
 
 from kernels.cpu.build import BuildError, load
 from kernels.cpu.decoder import Batch, Decoder, DecoderWeights, LayerWeights, supports
-from kernels.cpu.packing import Quantised, concatenate, pack, quantise
+from kernels.cpu.packing import Quantised, Tiles, interleave, pack, quantise, stack
 
 try:
     load(generic=True)
@@ -45,11 +45,11 @@ def make_weights(
 
     layers = [
         LayerWeights(
-            qkv=quantised_4(rng, (heads + 2 * kv_heads) * dim, hidden),
-            out=quantised_4(rng, hidden, heads * dim),
-            gate=quantised_4(rng, inter, hidden),
-            up=quantised_4(rng, inter, hidden),
-            down=quantised_4(rng, hidden, inter),
+            qkv=pack(quantised_4(rng, (heads + 2 * kv_heads) * dim, hidden)),
+            out=pack(quantised_4(rng, hidden, heads * dim)),
+            gate=pack(quantised_4(rng, inter, hidden)),
+            up=pack(quantised_4(rng, inter, hidden)),
+            down=pack(quantised_4(rng, hidden, inter)),
             norm_attention=vector(hidden),
             norm_mlp=vector(hidden),
             qkv_bias=rng.normal(0, 0.3, (heads + 2 * kv_heads) * dim).astype(np.float32) if bias else None,
@@ -61,7 +61,7 @@ def make_weights(
     angles = np.outer(np.arange(positions), 1e4 ** (-np.arange(dim // 2) / (dim // 2))).astype(np.float32)
     return DecoderWeights(
         layers=layers,
-        head=quantise(rng.normal(0, 0.1, (vocabulary, hidden)).astype(np.float32)),
+        head=pack(quantise(rng.normal(0, 0.1, (vocabulary, hidden)).astype(np.float32))),
         norm_final=vector(hidden),
         embedding=bf16(rng.normal(0, 1, (vocabulary, hidden))),
         cosine=np.cos(angles),
@@ -72,6 +72,17 @@ def make_weights(
         eps=1e-5,
         scale=dim**-0.5,
     )
+
+
+def weights_of(matrix: Tiles) -> np.ndarray:
+    """The float weights behind tiles, by way of the definition: scale * q + minimum."""
+    wide = matrix.widened().data
+    tiles, groups, _ = wide.shape
+    q = wide[:, :, :512].reshape(tiles, groups, 8, 16, 4).transpose(0, 3, 1, 2, 4).astype(np.float64)
+    tail = wide[:, :, 512:].copy().view(np.float16).reshape(tiles, groups, 2, 16).astype(np.float64)
+    scale, minimum = tail[:, :, 0].transpose(0, 2, 1), tail[:, :, 1].transpose(0, 2, 1)
+    full = q * scale[..., None, None] + minimum[..., None, None]
+    return full.reshape(tiles * 16, groups * 32)[: matrix.outputs]
 
 
 def plain_logits(w: DecoderWeights, ids: np.ndarray) -> np.ndarray:
@@ -89,7 +100,7 @@ def plain_logits(w: DecoderWeights, ids: np.ndarray) -> np.ndarray:
     count, group = len(ids), w.heads // w.kv_heads
     causal = np.where(np.tril(np.ones((count, count), bool)), 0.0, -np.inf)
     for layer in w.layers:
-        qkv = norm(x, layer.norm_attention) @ layer.qkv.dequantised().T.astype(float)
+        qkv = norm(x, layer.norm_attention) @ weights_of(layer.qkv).T
         if layer.qkv_bias is not None:
             qkv = qkv + layer.qkv_bias
         q, k, v = np.split(qkv.reshape(count, -1, w.head_dim), [w.heads, w.heads + w.kv_heads], axis=1)
@@ -100,11 +111,11 @@ def plain_logits(w: DecoderWeights, ids: np.ndarray) -> np.ndarray:
         scores = np.einsum("qhd,khd->hqk", q, k) * w.scale + causal
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        x = x + np.einsum("hqk,khd->qhd", weights, v).reshape(count, -1) @ layer.out.dequantised().T
+        x = x + np.einsum("hqk,khd->qhd", weights, v).reshape(count, -1) @ weights_of(layer.out).T
         y = norm(x, layer.norm_mlp)
-        gate = y @ layer.gate.dequantised().T
-        x = x + (gate / (1 + np.exp(-gate)) * (y @ layer.up.dequantised().T)) @ layer.down.dequantised().T
-    return norm(x, w.norm_final) @ w.head.dequantised().T
+        gate = y @ weights_of(layer.gate).T
+        x = x + (gate / (1 + np.exp(-gate)) * (y @ weights_of(layer.up).T)) @ weights_of(layer.down).T
+    return norm(x, w.norm_final) @ weights_of(w.head).T
 
 
 class Runner:
@@ -182,7 +193,7 @@ def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: in
 
     rng = np.random.default_rng(rows)
     matrix = quantised_4(rng, 48, 96) if bits == 4 else quantise(rng.normal(0, 0.05, (48, 96)).astype(np.float32))
-    tiles = pack(matrix)
+    tiles = pack(matrix).data
     memory = np.zeros(tiles.nbytes + 64, np.uint8)
     start = -memory.ctypes.data % 64
     memory[start : start + tiles.nbytes] = tiles.reshape(-1)
@@ -292,12 +303,26 @@ def test_the_generic_loops_agree_with_the_vector_ones() -> None:
     assert np.abs(one - other).max() < 0.03 * np.abs(other).max()
 
 
-def test_mixed_widths_are_stacked_without_loss() -> None:
+def test_tiles_hold_the_weights_exactly_and_widening_stacking_and_interleaving_lose_nothing() -> None:
     rng = np.random.default_rng(0)
-    parts = [quantised_4(rng, 16, 64), quantise(rng.normal(0, 1, (32, 64)).astype(np.float32))]
-    both = concatenate(parts)
-    assert both.bits == 8
-    np.testing.assert_array_equal(both.dequantised(), np.concatenate([part.dequantised() for part in parts]))
+    narrow, wide = quantised_4(rng, 64, 96), quantise(rng.normal(0, 1, (64, 96)).astype(np.float32))
+    for matrix in (narrow, wide):
+        assert pack(matrix).bits == matrix.bits
+        np.testing.assert_array_equal(weights_of(pack(matrix)).astype(np.float32), matrix.dequantised())
+    both = stack([pack(narrow), pack(wide)])
+    assert (both.bits, both.outputs) == (8, 128)
+    np.testing.assert_array_equal(
+        weights_of(both).astype(np.float32), np.concatenate([narrow.dequantised(), wide.dequantised()])
+    )
+    turns = weights_of(interleave(pack(narrow), pack(wide))).astype(np.float32).reshape(2, 2, 32, 96)
+    np.testing.assert_array_equal(turns[:, 0].reshape(64, 96), narrow.dequantised())
+    np.testing.assert_array_equal(turns[:, 1].reshape(64, 96), wide.dequantised())
+
+
+def test_outputs_that_pad_a_matrix_come_out_as_zero() -> None:
+    matrix = quantise(np.random.default_rng(0).normal(0, 1, (40, 64)).astype(np.float32))
+    padded = weights_of(Tiles(pack(matrix).data, 48))
+    assert (padded[40:] == 0).all()
 
 
 def test_what_the_decoder_cannot_run_is_named() -> None:
