@@ -1,0 +1,119 @@
+"""The native decoder of the Llama family: fused projections, rotary embedding, paged attention, one flat row of tokens.
+
+Knows shapes and weights; not sequences, schedules or sampling. Nothing of transformers is in the forward pass. The
+weights of q, k and v are one matrix, those of gate and up another: fewer and larger products, which is what counts
+when a step is bound by reading weights.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812  torch's own usual name
+from torch import Tensor, nn
+
+from engine.models.config import ModelConfig, inverse_frequencies
+from kernels.api import AttentionMetadata, CacheLayer, KVCache, paged_attention, write_kv
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / rms(x) * weight over the last dimension, computed in float32, returned in x's dtype."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+class Rotary(nn.Module):
+    """Cosine and sine of every position up to the model's longest context, float32 [positions, head_dim / 2]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        frequencies = torch.tensor(inverse_frequencies(config), dtype=torch.float32)
+        angles = torch.outer(torch.arange(config.max_position, dtype=torch.float32), frequencies)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The rows for positions [T], each [T, 1, head_dim / 2] in `dtype`, ready for `rotate`."""
+        cos, sin = self.get_buffer("cos"), self.get_buffer("sin")
+        return cos[positions].unsqueeze(1).to(dtype), sin[positions].unsqueeze(1).to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn x [T, heads, head_dim]: component i pairs with component i + head_dim / 2 (Hugging Face's layout)."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        self.qkv_proj = nn.Linear(config.hidden_size, rows, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.output_bias)
+        self.scale = config.head_dim**-0.5
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: CacheLayer, meta: AttentionMetadata) -> Tensor:
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        qkv = self.qkv_proj(x).view(x.shape[0], heads + 2 * kv_heads, self.head_dim)
+        turned = rotate(qkv[:, : heads + kv_heads], cos, sin)
+        write_kv(turned[:, heads:], qkv[:, heads + kv_heads :], layer, meta.slot_mapping)
+        out = paged_attention(turned[:, :heads], layer, meta, self.scale)
+        return self.o_proj(out.view(x.shape[0], heads * self.head_dim))
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.input_layernorm = nn.Parameter(torch.empty(config.hidden_size))
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.Parameter(torch.empty(config.hidden_size))
+        self.mlp = MLP(config)
+        self.eps = config.rms_eps
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: CacheLayer, meta: AttentionMetadata) -> Tensor:
+        x = x + self.self_attn(rms_norm(x, self.input_layernorm, self.eps), cos, sin, layer, meta)
+        return x + self.mlp(rms_norm(x, self.post_attention_layernorm, self.eps))
+
+
+class LlamaModel(nn.Module):
+    """`model(input_ids, positions, kv, meta)` gives hidden states, `model.logits(rows)` scores of chosen ones."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = nn.Parameter(torch.empty(config.hidden_size))
+        self.lm_head = (
+            self.embed_tokens
+            if config.tie_embeddings
+            else nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+        )
+        self.rotary = Rotary(config)
+
+    @torch.inference_mode()
+    def forward(self, input_ids: Tensor, positions: Tensor, kv: KVCache, meta: AttentionMetadata) -> Tensor:
+        """Hidden states [T, hidden_size] after the last norm, for input_ids and positions int64 [T].
+
+        Writes the K and V of the tokens to their slots in `kv` first. Padded rows (slot -1) come out meaningless.
+        """
+        x = F.embedding(input_ids, self.embed_tokens)
+        cos, sin = self.rotary(positions, x.dtype)
+        for i, block in enumerate(self.layers):
+            x = block(x, cos, sin, kv.layer(i), meta)
+        return rms_norm(x, self.norm, self.config.rms_eps)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 [R, vocab_size] for the hidden states of the rows that need a token, [R, hidden_size]."""
+        return F.linear(hidden, self.lm_head).float()

@@ -1,0 +1,233 @@
+"""From a path to a model ready to run: a safetensors folder (one file or sharded), a GGUF file, or a hub id.
+
+Owns where a model comes from, the fusing of its weights, the choice of dtype, and the revision that the prefix cache
+keys on. Every failure is a ModelError of one line. What exists locally is never looked up online: a hub id is tried
+only when nothing of that name exists and it looks like one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.models.config import ModelConfig, ModelError, read_config, read_json
+from engine.models.digest import digest_files
+from engine.models.llama import LlamaModel
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class LoadedModel:
+    """A model on its device. `path` is the folder it came from (the tokenizer's too), `dtype` that of its weights.
+
+    `revision` is 32 hex digits over config.json and the weight files (engine.models.digest says how thoroughly).
+    """
+
+    model: LlamaModel
+    config: ModelConfig
+    revision: str
+    path: Path
+    dtype: torch.dtype
+    device: torch.device
+
+
+def load(
+    path: str | Path,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "cpu",
+    *,
+    cache_dir: str | Path | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> LoadedModel:
+    """Load a model folder, a .gguf file (converted once, into `cache_dir`) or a hub id.
+
+    dtype: "auto", "float32", "bfloat16", "float16" or a torch dtype. `report` is told the lines of a conversion's
+    progress. Raises ModelError.
+    """
+    folder = resolve(path, cache_dir=cache_dir, report=report)
+    config = read_config(folder)
+    device = torch.device(device)
+    kind = choose_dtype(dtype, device)
+    files = weight_files(folder)
+    model = build(config, _tensors(files), kind, device, str(folder))
+    revision = digest_files([folder / "config.json", *files])
+    return LoadedModel(model=model, config=config, revision=revision, path=folder, dtype=kind, device=device)
+
+
+def resolve(
+    path: str | Path, *, cache_dir: str | Path | None = None, report: Callable[[str], None] = lambda line: None
+) -> Path:
+    """The absolute model folder that `path` means, converted or downloaded if need be."""
+    local = Path(path).expanduser()
+    if local.is_dir():
+        return local.resolve()
+    if local.is_file():
+        if local.suffix != ".gguf" and local.open("rb").read(4) != b"GGUF":
+            raise ModelError(f"{path} is not a model: it is neither a folder with config.json nor a GGUF file.")
+        return _converted(local.resolve(), cache_dir, report)
+    name = str(path)
+    if not HUB_ID.fullmatch(name) or name.endswith(".gguf"):
+        raise ModelError(f"{path} does not exist; name a model folder, a .gguf file or a hub id like owner/name.")
+    return _download(name)
+
+
+def _converted(source: Path, cache_dir: str | Path | None, report: Callable[[str], None]) -> Path:
+    from engine.models.convert import convert
+
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo" / "models"
+    name = f"{source.stem.lower()}-{digest_files([source])[:8]}"
+    return convert(source, Path(cache_dir or default) / name, report)
+
+
+def _download(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=["*.safetensors", "*.json", "*.jinja"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(
+            f"{hub_id} is neither a local folder nor to be had from the hub ({reason[0].rstrip('.')})."
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def cpu_flags() -> frozenset[str]:
+    """The processor's feature flags, read once; empty where the system does not tell."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(found.group(1).split()) if found else frozenset()
+
+
+def choose_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """ "auto" is bfloat16 on CUDA and on CPUs that multiply it natively, else float32."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        native = device.type == "cuda" or cpu_flags() & {"avx512_bf16", "amx_bf16"}
+        return torch.bfloat16 if native else torch.float32
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype {dtype!r} is unknown; choose auto, {', '.join(DTYPES)}.")
+    return DTYPES[dtype]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, in a fixed order; ModelError when one is missing."""
+    if (folder / INDEX).is_file():
+        names = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(names, dict) or not names:
+            raise ModelError(f"{folder / INDEX} names no weights; the model folder is damaged.")
+        files = [folder / name for name in sorted(set(names.values()))]
+    else:
+        files = [folder / SINGLE]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ModelError(f"{folder} has no weights: {', '.join(missing)} is missing.")
+    return files
+
+
+def _tensors(files: list[Path]) -> Iterator[tuple[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    with ExitStack() as stack:
+        for file in files:
+            try:
+                opened: Any = stack.enter_context(safe_open(str(file), framework="pt"))
+            except SafetensorError as error:
+                raise ModelError(f"{file} is damaged ({error}); fetch or convert the model again.") from None
+            for name in opened.keys():  # noqa: SIM118  not a dict
+                yield name, opened.get_tensor(name)
+
+
+# Where the weights of a Hugging Face checkpoint go: parts of one fused matrix, in the order of its rows.
+_FUSED = {
+    "self_attn.q_proj": ("self_attn.qkv_proj", 0),
+    "self_attn.k_proj": ("self_attn.qkv_proj", 1),
+    "self_attn.v_proj": ("self_attn.qkv_proj", 2),
+    "mlp.gate_proj": ("mlp.gate_up_proj", 0),
+    "mlp.up_proj": ("mlp.gate_up_proj", 1),
+}
+_PLAIN = ("embed_tokens", "norm", "input_layernorm", "post_attention_layernorm", "lm_head")
+
+
+def build(
+    config: ModelConfig, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype, device: torch.device, name: str
+) -> LlamaModel:
+    """A LlamaModel with the given weights (Hugging Face names). ModelError names what is missing, wrong or unknown."""
+    with torch.device("meta"):
+        model = LlamaModel(config)
+    model.rotary = type(model.rotary)(config)
+    slots = _slots(config, model)
+    storage = {key: torch.empty(p.shape, dtype=dtype, device=device) for key, p in model.named_parameters()}
+    waiting = set(slots)
+    unknown = []
+    for hf_name, tensor in tensors:
+        if hf_name not in slots:
+            tied = config.tie_embeddings and hf_name == "lm_head.weight"
+            if not tied and not hf_name.endswith("rotary_emb.inv_freq"):
+                unknown.append(hf_name)
+            continue
+        key, first, rows = slots[hf_name]
+        target = storage[key].narrow(0, first, rows)
+        if tensor.shape != target.shape:
+            raise ModelError(
+                f"{name}: the weight {hf_name} is {list(tensor.shape)}, but config.json asks for {list(target.shape)}."
+            )
+        target.copy_(tensor)
+        waiting.discard(hf_name)
+    if waiting:
+        raise ModelError(f"{name} lacks weights: {_some(waiting)}.")
+    if unknown:
+        raise ModelError(f"{name} has weights that model_type {config.model_type} does not know: {_some(unknown)}.")
+    model.load_state_dict(storage, strict=False, assign=True)
+    if config.tie_embeddings:
+        model.lm_head = model.embed_tokens
+    model.rotary.to(device)
+    return model.eval().requires_grad_(False)
+
+
+def _some(names: set[str] | list[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - 3} more" if len(ordered) > 3 else ""
+    return ", ".join(ordered[:3]) + more
+
+
+def _slots(config: ModelConfig, model: LlamaModel) -> dict[str, tuple[str, int, int]]:
+    """Hugging Face name -> (our parameter, its first row there, rows) for every weight the model needs."""
+    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    parts = {"qkv_proj": (query, kv, kv), "gate_up_proj": (config.intermediate_size,) * 2}
+    pieces: dict[str, list[tuple[str, int]]] = {}
+    for theirs, (ours, index) in _FUSED.items():
+        pieces.setdefault(ours, []).append((theirs, index))
+    slots = {}
+    for key, parameter in model.named_parameters():
+        stem, _, kind = key.rpartition(".")
+        short = ".".join(stem.split(".")[-2:])
+        if short in pieces:
+            rows = parts[short.split(".")[-1]]
+            for theirs, index in pieces[short]:
+                hf_name = f"model.{stem.removesuffix(short)}{theirs}.{kind}"
+                slots[hf_name] = (key, sum(rows[:index]), rows[index])
+        elif key.split(".")[-1] in _PLAIN:
+            prefix = "" if key == "lm_head" else "model."
+            slots[f"{prefix}{key}.weight"] = (key, 0, parameter.shape[0])
+        else:
+            slots[f"model.{key}"] = (key, 0, parameter.shape[0])
+    return slots

@@ -1,0 +1,91 @@
+"""What the engine asks of its kernels: three functions over a paged KV cache, and the two things they work on.
+
+Owns the layout of the cache and of a step's metadata, and the choice of the path that does the work. Promises of
+every path: a slot of -1 is padding and is not written; a row of length 0 comes out as zeros; what lies in a block
+behind a sequence's end, in unused entries of a block table, or in blocks that no table names is never used, NaN
+included; q and the new k and v may be strided views. It knows nothing of sequences, schedules or tenants.
+
+All tokens of a step lie in one flat row: sequence s has the rows query_starts[s] .. query_starts[s + 1], and they are
+the last tokens of its context of seq_lens[s] tokens. Decode is the case of one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels import torch_paged
+
+
+@dataclass
+class AttentionMetadata:
+    """One step's tokens T of S sequences, and where their KV lies.
+
+    slot_mapping int64 [T]: block id * block_size + offset for each row's own K and V, -1 for a padded row.
+    block_tables int32 [S, max_blocks]: physical blocks in the order of the context; entries behind it are ignored.
+    query_starts int32 [S + 1], seq_lens int32 [S]: context including this step's tokens; 0 for a padded sequence.
+    All four on the cache's device; max_query_len and max_seq_len are their maxima, known without a device read.
+    """
+
+    slot_mapping: Tensor
+    block_tables: Tensor
+    query_starts: Tensor
+    seq_lens: Tensor
+    max_query_len: int
+    max_seq_len: int
+    # A path's own preparation for this step, made at its first layer and used by the others.
+    plan: Any = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class CacheLayer:
+    """K and V of one layer, each [num_blocks, block_size, num_kv_heads, head_dim]."""
+
+    k: Tensor
+    v: Tensor
+
+
+class KVCache:
+    """The pool of all layers: one tensor [2, num_layers, num_blocks, block_size, num_kv_heads, head_dim], zeroed."""
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = (2, num_layers, num_blocks, block_size, num_kv_heads, head_dim)
+        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.num_layers = num_layers
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._layers = [CacheLayer(self.data[0, i], self.data[1, i]) for i in range(num_layers)]
+
+    def layer(self, index: int) -> CacheLayer:
+        return self._layers[index]
+
+
+def write_kv(k: Tensor, v: Tensor, layer: CacheLayer, slot_mapping: Tensor) -> None:
+    """Store k and v, each [T, num_kv_heads, head_dim], in their slots; rows of slot -1 are dropped."""
+    torch_paged.write_kv(k, v, layer.k, layer.v, slot_mapping)
+
+
+def paged_attention(q: Tensor, layer: CacheLayer, meta: AttentionMetadata, scale: float) -> Tensor:
+    """Causal attention of q [T, num_heads, head_dim] over the cached context; the same shape and dtype, contiguous.
+
+    num_heads is a multiple of num_kv_heads: query head h reads KV head h // (num_heads // num_kv_heads). The step's own
+    K and V must have been written. Rows that belong to no sequence come out as zeros.
+    """
+    return torch_paged.paged_attention(q, layer.k, layer.v, meta, scale)
+
+
+def copy_blocks(cache: KVCache, src: Tensor, dst: Tensor) -> None:
+    """Copy whole blocks src[i] -> dst[i] (int64 [N] each) in every layer; no dst may also be a src or occur twice."""
+    cache.data[:, :, dst] = cache.data[:, :, src]

@@ -1,0 +1,48 @@
+"""The oracle: paged attention in plain float32, one sequence and one query row at a time.
+
+Written to be read, not to be fast. Every other path is tested against it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from kernels.api import AttentionMetadata, CacheLayer
+
+
+def write_kv(k: Tensor, v: Tensor, layer: CacheLayer, slot_mapping: Tensor) -> None:
+    block_size = layer.k.shape[1]
+    for row, slot in enumerate(slot_mapping.tolist()):
+        if slot >= 0:
+            layer.k[slot // block_size, slot % block_size] = k[row]
+            layer.v[slot // block_size, slot % block_size] = v[row]
+
+
+def context(cache: Tensor, block_table: Tensor, length: int) -> Tensor:
+    """The first `length` tokens of a sequence, float32 [length, num_kv_heads, head_dim]."""
+    block_size = cache.shape[1]
+    slots = [cache[int(block_table[i // block_size]), i % block_size] for i in range(length)]
+    return torch.stack(slots).float()
+
+
+def paged_attention(q: Tensor, layer: CacheLayer, meta: AttentionMetadata, scale: float) -> Tensor:
+    """As kernels.api.paged_attention, but always float32."""
+    out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    group = q.shape[1] // layer.k.shape[2]
+    starts = meta.query_starts.tolist()
+    for s, length in enumerate(meta.seq_lens.tolist()):
+        if length == 0:
+            continue
+        keys = context(layer.k, meta.block_tables[s], length).repeat_interleave(group, dim=1)
+        values = context(layer.v, meta.block_tables[s], length).repeat_interleave(group, dim=1)
+        num_rows = starts[s + 1] - starts[s]
+        for i in range(num_rows):
+            visible = length - num_rows + i + 1
+            row = starts[s] + i
+            scores = torch.einsum("hd,lhd->hl", q[row].float() * scale, keys[:visible])
+            out[row] = torch.einsum("hl,lhd->hd", scores.softmax(dim=-1), values[:visible])
+    return out

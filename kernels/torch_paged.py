@@ -1,0 +1,205 @@
+"""The plain-torch path: paged attention and cache writes with nothing but torch, made for few CPU cores.
+
+Owns how a step is cut up. All decode rows of similar length form one batch: their blocks are gathered once, padded to
+the longest, and attended to in one call, the query heads of a KV head standing as rows, so K and V are never repeated.
+Sequences with more rows (prefill chunks) go one by one. The cut is planned at a step's first layer and used by all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812  torch's own usual name
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from kernels.api import AttentionMetadata
+
+# A batch of decodes is split when more than this share of what it gathers would be padding.
+MAX_PADDING = 0.25
+# Prefill in bfloat16 takes two matrix products with the scores between them in memory: on CPUs 2.5 times as fast as
+# torch's fused attention. Below so many rows it does not pay; above so many scores memory would suffer.
+MIN_PRODUCT_ROWS = 16
+MAX_PRODUCT_SCORES = 2**25
+
+
+@dataclass
+class _Decodes:
+    """Sequences of one query row each: rows int64 [D], blocks [D, width], mask [D, 1, 1, width * block_size].
+
+    The mask is additive; `hidden` are the places in the gathered row of tokens that it hides. `whole`: the rows are
+    all rows of the step, in order.
+    """
+
+    rows: Tensor
+    blocks: Tensor
+    mask: Tensor
+    hidden: Tensor
+    whole: bool
+
+
+@dataclass
+class _Chunk:
+    """One sequence with several query rows, start .. stop; its blocks [width] and an additive mask [n, length]."""
+
+    start: int
+    stop: int
+    length: int
+    blocks: Tensor
+    mask: Tensor
+
+
+@dataclass
+class Plan:
+    """How a step is cut up. `padded`: some rows belong to no sequence."""
+
+    decodes: list[_Decodes]
+    chunks: list[_Chunk]
+    padded: bool
+
+
+def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    if slot_mapping.numel() == 0:
+        return
+    if int(slot_mapping.min()) < 0:
+        used = slot_mapping >= 0
+        slot_mapping, k, v = slot_mapping[used], k[used], v[used]
+    block_size = k_cache.shape[1]
+    for new, cache in ((k.to(k_cache.dtype), k_cache), (v.to(v_cache.dtype), v_cache)):
+        if cache.stride(0) == block_size * cache.stride(1):
+            cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, new)
+        else:
+            cache[slot_mapping // block_size, slot_mapping % block_size] = new
+
+
+def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMetadata, scale: float) -> Tensor:
+    plan = meta.plan
+    if not isinstance(plan, Plan):
+        plan = meta.plan = make_plan(meta, q.shape[0], k_cache.shape[1], k_cache.dtype)
+    if len(plan.decodes) == 1 and plan.decodes[0].whole:
+        return _attend_decodes(q, k_cache, v_cache, plan.decodes[0], scale)
+    out = q.new_zeros(q.shape) if plan.padded else q.new_empty(q.shape)
+    for decodes in plan.decodes:
+        out.index_copy_(0, decodes.rows, _attend_decodes(q[decodes.rows], k_cache, v_cache, decodes, scale))
+    for chunk in plan.chunks:
+        rows = slice(chunk.start, chunk.stop)
+        out[rows] = _attend_chunk(q[rows], k_cache, v_cache, chunk, scale)
+    return out
+
+
+def make_plan(meta: AttentionMetadata, num_rows: int, block_size: int, dtype: torch.dtype) -> Plan:
+    starts, lengths = meta.query_starts.tolist(), meta.seq_lens.tolist()
+    single: list[int] = []
+    chunks: list[_Chunk] = []
+    live = 0
+    for s, length in enumerate(lengths):
+        rows = starts[s + 1] - starts[s]
+        if length == 0 or rows == 0:
+            continue
+        live += rows
+        if rows == 1:
+            single.append(s)
+        else:
+            chunks.append(_plan_chunk(meta, s, starts[s], starts[s + 1], length, block_size, dtype))
+    decodes = [
+        _plan_decodes(meta, group, [starts[s] for s in group], [lengths[s] for s in group], num_rows, block_size, dtype)
+        for group in _similar(single, lengths)
+    ]
+    return Plan(decodes=decodes, chunks=chunks, padded=live < num_rows)
+
+
+def _similar(sequences: list[int], lengths: list[int]) -> list[list[int]]:
+    """Cut sequences into groups whose padding to the group's longest stays within MAX_PADDING, each in row order."""
+    groups: list[list[int]] = []
+    total = 0
+    for s in sorted(sequences, key=lambda s: lengths[s]):
+        if groups and total + lengths[s] >= (1.0 - MAX_PADDING) * lengths[s] * (len(groups[-1]) + 1):
+            groups[-1].append(s)
+            total += lengths[s]
+        else:
+            groups.append([s])
+            total = lengths[s]
+    return [sorted(group) for group in groups]
+
+
+def _plan_decodes(
+    meta: AttentionMetadata,
+    group: list[int],
+    rows: list[int],
+    lengths: list[int],
+    num_rows: int,
+    block_size: int,
+    dtype: torch.dtype,
+) -> _Decodes:
+    device = meta.block_tables.device
+    width = -(-max(lengths) // block_size)
+    ends = torch.tensor(lengths, device=device)[:, None]
+    blocks = meta.block_tables[torch.tensor(group, device=device), :width]
+    # What a table holds behind a sequence's end is not even looked at: it may be no block at all.
+    blocks = torch.where(torch.arange(width, device=device) * block_size < ends, blocks, blocks[:, :1])
+    hidden = torch.arange(width * block_size, device=device) >= ends
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+    return _Decodes(
+        rows=torch.tensor(rows, device=device),
+        blocks=blocks,
+        mask=mask[:, None, None, :],
+        hidden=hidden.view(-1).nonzero().view(-1),
+        whole=rows == list(range(num_rows)),
+    )
+
+
+def _plan_chunk(
+    meta: AttentionMetadata, s: int, start: int, stop: int, length: int, block_size: int, dtype: torch.dtype
+) -> _Chunk:
+    device = meta.block_tables.device
+    blocks = meta.block_tables[s, : -(-length // block_size)]
+    last_visible = torch.arange(length - (stop - start), length, device=device)[:, None]
+    hidden = torch.arange(length, device=device)[None, :] > last_visible
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+    return _Chunk(start=start, stop=stop, length=length, blocks=blocks, mask=mask)
+
+
+def _gather(cache: Tensor, blocks: Tensor) -> Tensor:
+    """The tokens of the given blocks in a row: [number of blocks * block_size, num_kv_heads, head_dim], a copy.
+
+    As an embedding look-up, which copies whole rows: index_select takes ten times as long in bfloat16.
+    """
+    rows = cache.view(cache.shape[0], -1)
+    return F.embedding(blocks.reshape(-1), rows).view(-1, *cache.shape[2:])
+
+
+def _attend_decodes(q: Tensor, k_cache: Tensor, v_cache: Tensor, decodes: _Decodes, scale: float) -> Tensor:
+    """One row each: q [D, num_heads, head_dim] -> the same shape."""
+    count, kv_heads, dim = q.shape[0], k_cache.shape[2], k_cache.shape[3]
+    k, v = _gather(k_cache, decodes.blocks), _gather(v_cache, decodes.blocks)
+    # Masking alone does not keep a NaN out: -inf + NaN is NaN in the scores, and 0 * NaN in the sum.
+    k.index_fill_(0, decodes.hidden, 0.0)
+    v.index_fill_(0, decodes.hidden, 0.0)
+    attended = F.scaled_dot_product_attention(
+        q.reshape(count, kv_heads, -1, dim).to(k.dtype),
+        k.view(count, -1, kv_heads, dim).transpose(1, 2),
+        v.view(count, -1, kv_heads, dim).transpose(1, 2),
+        attn_mask=decodes.mask,
+        scale=scale,
+    )
+    return attended.reshape(count, -1, dim).to(q.dtype)
+
+
+def _attend_chunk(q: Tensor, k_cache: Tensor, v_cache: Tensor, chunk: _Chunk, scale: float) -> Tensor:
+    """The rows of one sequence: q [n, num_heads, head_dim] -> the same shape."""
+    n, heads, dim = q.shape
+    kv_heads = k_cache.shape[2]
+    group = heads // kv_heads
+    k = _gather(k_cache, chunk.blocks)[: chunk.length].transpose(0, 1)
+    v = _gather(v_cache, chunk.blocks)[: chunk.length].transpose(0, 1)
+    queries = q.to(k.dtype).reshape(n, kv_heads, group, dim).permute(1, 2, 0, 3)
+    if k.dtype == torch.bfloat16 and n >= MIN_PRODUCT_ROWS and heads * n * chunk.length <= MAX_PRODUCT_SCORES:
+        scores = torch.bmm(queries.reshape(kv_heads, group * n, dim) * scale, k.transpose(1, 2))
+        scores.view(heads, n, chunk.length).add_(chunk.mask)
+        attended = torch.bmm(scores.softmax(dim=-1), v).view(kv_heads, group, n, dim)
+    else:
+        k, v = (x[:, None].expand(-1, group, -1, -1) for x in (k, v))
+        attended = F.scaled_dot_product_attention(queries, k, v, attn_mask=chunk.mask[None, None], scale=scale)
+    return attended.permute(2, 0, 1, 3).reshape(n, heads, dim).to(q.dtype)
