@@ -1,0 +1,129 @@
+"""What an engine is told at its start, with the reasons for the defaults, and how large its KV pool becomes.
+
+Loads no torch, so that a command line can check its settings before anything slow happens.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_CPU_KV_BYTES = 1 << 30
+"""About 46,000 tokens of SmolLM2 in bfloat16: dozens of chats, on any machine that can hold the model at all."""
+DEFAULT_GPU_FRACTION = 0.9
+"""Of the memory that is free once the weights are loaded; the rest is for activations and other users of the device."""
+DEFAULT_CAP_FACTOR = 4
+"""By default the pool holds at most so many times what can run at once: more only costs bookkeeping."""
+
+
+class EngineConfigError(ValueError):
+    """A setting that cannot work. One line that says which, why, and what to change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine.
+
+    model: a folder, a .gguf file, or a hub id. dtype: "auto" is bfloat16 where the device multiplies it natively.
+    """
+
+    model: str = ""
+    dtype: str = "auto"
+    device: str = "auto"
+    """"auto": cuda when there is one, else cpu."""
+    block_size: int = 16
+    """Tokens a block. Small blocks waste little in the last block and share finer; 16 still copies in long runs."""
+    num_blocks: int | None = None
+    """None: as many as `kv_memory_bytes` holds."""
+    kv_memory_bytes: int | None = None
+    """None: 1 GiB on a CPU, 90 % of the free memory on a GPU."""
+    max_num_seqs: int = 32
+    """Sequences that run at once. A decode step costs a CPU little more for 32 than for 1: weights are read once."""
+    token_budget: int = 256
+    """Tokens a step, decodes and prompt chunks together: bounds how long a long prompt can hold up the others."""
+    max_model_len: int | None = None
+    """Tokens of prompt and answer together. None: what the model was made for."""
+    prefix_caching: bool = True
+    patience: int = 512
+    """Steps that a head which does not fit is passed over before nobody else is admitted until it fits."""
+    hash_bits: int = 64
+    """For tests only: shorter hashes collide, and results must stay right."""
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "token_budget", "patience", "hash_bits"):
+            self._at_least_one(name, getattr(self, name))
+        for name in ("num_blocks", "kv_memory_bytes", "max_model_len"):
+            value = getattr(self, name)
+            if value is not None:
+                self._at_least_one(name, value)
+        if self.token_budget < self.max_num_seqs:
+            raise EngineConfigError(
+                f"token_budget {self.token_budget} is below max_num_seqs {self.max_num_seqs}: every running sequence "
+                "needs a token a step; raise the one or lower the other."
+            )
+
+    @staticmethod
+    def _at_least_one(name: str, value: int) -> None:
+        if value < 1:
+            raise EngineConfigError(f"{name} must be 1 or more, not {value}.")
+
+    def pool_blocks(self, block_bytes: int, free_bytes: int, max_model_len: int, *, on_gpu: bool = False) -> int:
+        """How many blocks of `block_bytes` the pool gets, of the `free_bytes` that the device has left.
+
+        Raises EngineConfigError when they do not fit, or when they hold no block.
+        """
+        if self.num_blocks is not None:
+            blocks, setting = self.num_blocks, "num_blocks"
+        elif self.kv_memory_bytes is not None:
+            blocks, setting = self.kv_memory_bytes // block_bytes, "kv_memory_bytes"
+        else:
+            memory = int(free_bytes * DEFAULT_GPU_FRACTION) if on_gpu else DEFAULT_CPU_KV_BYTES
+            useful = DEFAULT_CAP_FACTOR * self.max_num_seqs * -(-max_model_len // self.block_size)
+            blocks, setting = min(memory // block_bytes, useful), "kv_memory_bytes"
+        if blocks < 1:
+            raise EngineConfigError(
+                f"The KV pool would hold no block: one of {self.block_size} tokens takes {_size(block_bytes)}; "
+                f"raise {setting} or lower block_size."
+            )
+        if blocks * block_bytes > free_bytes:
+            raise EngineConfigError(
+                f"The KV pool of {blocks} blocks needs {_size(blocks * block_bytes)}, but {_size(free_bytes)} are "
+                f"free; set {setting} to {_fitting(setting, block_bytes, free_bytes)} or less, or use a smaller model."
+            )
+        return blocks
+
+
+def free_host_memory() -> int:
+    """Bytes that this process could still take: what the machine has available, within the container's limit."""
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    for limit_file, used_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        limit, used = _lines(limit_file), _lines(used_file)
+        if limit and used and limit[0].isdigit():
+            available = min(available, int(limit[0]) - int(used[0]))
+    return max(available, 0)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _fitting(setting: str, block_bytes: int, free_bytes: int) -> int:
+    fits = max(free_bytes // block_bytes, 0)
+    return fits if setting == "num_blocks" else fits * block_bytes
+
+
+def _size(count: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"

@@ -1,0 +1,398 @@
+"""The engine: requests in, steps, tokens and text out.
+
+Owns the live requests and puts the parts together: scheduler, runner, detokenizer. Promises:
+
+- what can never run is refused by `add_request`, with the reason; what is accepted ends with exactly one output that
+  has a finish_reason, unless a step failed: then StepError names what ended with it;
+- `abort` works in any state, any number of times, for any id; the blocks are free on return;
+- a fault in one request ends that request; a fault in the step ends everything that runs, and nothing that waits;
+- after every call, `check_integrity` holds.
+
+Everything happens in the calls of one thread: there is no lock, no task and no clock. It knows neither the network nor
+what a tenant is beyond a name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from engine import snapshot
+from engine.block_pool import BlockPool
+from engine.config import EngineConfig
+from engine.detokenizer import Detokenizer, TokenizerVocabulary, Vocabulary
+from engine.prefix_cache import PrefixCache
+from engine.protocol import ChatMessage
+from engine.regions import Region
+from engine.runner import ModelRunner, Runner
+from engine.sampling_params import SamplingParams
+from engine.scheduler import Batch, Scheduler
+from engine.sequence import Sequence, SequenceState
+
+if TYPE_CHECKING:
+    from engine.tokenizer import Tokenizer
+
+
+class RequestRefused(Exception):
+    """A request that the engine will not run. `param` names the field of the request that is the reason."""
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+class StepError(Exception):
+    """A step failed; `request_ids` ran, have ended without another output, and hold nothing any more."""
+
+    def __init__(self, request_ids: list[str], cause: Exception) -> None:
+        super().__init__(f"the step failed with {type(cause).__name__}: {cause}")
+        self.request_ids = request_ids
+
+
+@dataclass(slots=True, kw_only=True)
+class StepOutput:
+    """What one step did to one choice of one request.
+
+    started: (prompt tokens, of them found in the cache), once, in the first output. text: what can be shown now; empty
+    while it is held back. finish_reason: stop, length, abort, or error (then `error` says why). The last three fields
+    are totals so far.
+    """
+
+    request_id: str
+    index: int = 0
+    started: tuple[int, int] | None = None
+    new_token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+    error: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Completion:
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class LLMEngine:
+    """Loads the model and tokenizer of `config`, unless a runner (and perhaps a tokenizer) is given.
+
+    Raises ModelError or EngineConfigError, one line each, when it cannot start.
+    """
+
+    def __init__(
+        self, config: EngineConfig, *, runner: ModelRunner | None = None, tokenizer: Tokenizer | None = None
+    ) -> None:
+        self.config = config
+        if runner is None:
+            from engine.tokenizer import Tokenizer
+
+            tokenizer = tokenizer or Tokenizer.load(config.model)
+            runner = Runner.load(config)
+        self.runner = runner
+        self._tokenizer = tokenizer
+        self._vocabulary: Vocabulary | None = TokenizerVocabulary(tokenizer.backend) if tokenizer is not None else None
+        self._eos = runner.eos_token_ids | frozenset(tokenizer.eos_token_ids if tokenizer is not None else ())
+        self.block_size = config.block_size
+        self.num_blocks = runner.num_blocks
+        self.max_model_len = runner.max_model_len
+        self.pool = BlockPool(self.num_blocks)
+        self.cache = PrefixCache(
+            self.pool,
+            config.block_size,
+            revision=runner.revision,
+            enabled=config.prefix_caching,
+            hash_bits=config.hash_bits,
+        )
+        self.scheduler = Scheduler(
+            self.pool,
+            self.cache,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            token_budget=config.token_budget,
+            patience=config.patience,
+        )
+        self._live: dict[str, Sequence] = {}
+        self._ended: list[StepOutput] = []  # ended between two steps; the next one tells
+        self._arrivals = count()
+        self.steps = 0
+        self._totals = Counter[str]()
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise RuntimeError("this engine was made without a tokenizer")
+        return self._tokenizer
+
+    @property
+    def context(self) -> int:
+        """The longest prompt and answer together, in tokens: the model's context, or the pool if that is smaller."""
+        return min(self.max_model_len, self.num_blocks * self.block_size)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt_token_ids: SequenceOf[int],
+        params: SamplingParams,
+        *,
+        tenant: str = "",
+        regions: SequenceOf[Region] = (),
+        weight: float = 1.0,
+    ) -> None:
+        """Queue a request. Raises RequestRefused when it could never run or its id is in use.
+
+        Ids can be used again once their request has ended. `regions` give the salts under which blocks are shared;
+        without any, they are shared within the tenant. `weight` is the tenant's share relative to others.
+        """
+        tokens = len(prompt_token_ids)
+        self._refuse_unless_runnable(request_id, prompt_token_ids, regions)
+        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
+        # The last token of an answer needs no slot: nothing is computed from it.
+        longest = min(self.max_model_len, self.num_blocks * self.block_size + 1)
+        sequence = Sequence(
+            request_id,
+            prompt_token_ids,
+            params,
+            tenant=tenant,
+            regions=regions,
+            arrival=next(self._arrivals),
+            max_total=longest if params.max_tokens is None else min(longest, tokens + params.max_tokens),
+            stop_ids=stop_ids,
+            detokenizer=None
+            if self._vocabulary is None
+            else Detokenizer(self._vocabulary, params.stop, params.min_tokens),
+        )
+        self.scheduler.add(sequence, weight)
+        self._live[request_id] = sequence
+
+    def abort(self, request_id: str) -> bool:
+        """End a request now. True if it was live: then its last output ("abort") comes with the next step."""
+        sequence = self._live.get(request_id)
+        if sequence is None:
+            return False
+        self._totals["aborted"] += 1
+        self._ended.append(self._finish(sequence, "abort"))
+        return True
+
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do or to tell."""
+        return bool(self._ended) or self.scheduler.has_work()
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[StepOutput]:
+        """Run one step; one output for every choice that something happened to.
+
+        Raises StepError when the step failed as a whole; the engine can go on with what waits.
+        """
+        batch: Batch = {}
+        try:
+            batch = self.scheduler.schedule()
+            drawn = self.runner.run(batch) if batch else {}
+        except Exception as error:
+            raise StepError(self._release_running(), error) from error
+        self.steps += bool(batch)
+        outputs = []
+        for sequence, computed in batch.items():
+            if sequence.state is not SequenceState.RUNNING:
+                continue  # aborted while the step was computed
+            self.scheduler.computed(sequence, computed)
+            if sequence in drawn:
+                outputs.append(self._advance(sequence, drawn[sequence]))
+            elif not sequence.started:
+                outputs.append(self._output(sequence))
+        ended, self._ended = self._ended, []
+        return ended + outputs
+
+    def generate(
+        self, prompts: Iterable[str | list[int] | list[ChatMessage]], params: SamplingParams | None = None
+    ) -> list[Completion]:
+        """Answer all prompts, in their order. A text is completed as it stands; messages go through the chat template.
+
+        For use without a server: the engine must have no other work.
+        """
+        if self.has_work():
+            raise RuntimeError("generate needs the engine for itself, and other requests are live")
+        answers: dict[str, Completion] = {}
+        queue: list[tuple[str, list[int], SequenceOf[Region]]] = []
+        for number, prompt in enumerate(prompts):
+            request_id = f"generate-{number}"
+            regions: SequenceOf[Region] = ()
+            if isinstance(prompt, str):
+                prompt_ids = self.tokenizer.encode(prompt)
+            elif prompt and isinstance(prompt[0], ChatMessage):
+                prompt_ids, regions = self.tokenizer.render_chat([], prompt, "")
+            else:
+                prompt_ids = prompt
+            queue.append((request_id, prompt_ids, regions))
+            answers[request_id] = Completion(
+                text="", token_ids=[], finish_reason="", prompt_tokens=len(prompt_ids), cached_tokens=0
+            )
+        try:
+            for request_id, prompt_ids, regions in queue:
+                self.add_request(request_id, prompt_ids, params or SamplingParams(), regions=regions)
+            while self.has_work():
+                for output in self.step():
+                    answer = answers[output.request_id]
+                    answer.text += output.text
+                    answer.token_ids += output.new_token_ids
+                    answer.cached_tokens = output.cached_tokens
+                    answer.finish_reason = output.finish_reason or answer.finish_reason
+        finally:
+            for request_id in answers:  # after a refusal or a fault nothing of this call stays behind
+                self.abort(request_id)
+            self._ended.clear()
+        return list(answers.values())
+
+    def _refuse_unless_runnable(self, request_id: str, prompt: SequenceOf[int], regions: SequenceOf[Region]) -> None:
+        tokens = len(prompt)
+        if request_id in self._live:
+            raise RequestRefused("duplicate_request_id", f"A request with the id {request_id} is live.", "request_id")
+        if not tokens:
+            raise RequestRefused("empty_prompt", "The prompt has no tokens; send at least one.", "messages")
+        # An answer has at least one token, which needs a position but no slot.
+        longest = min(self.max_model_len - 1, self.num_blocks * self.block_size)
+        if tokens > longest:
+            raise RequestRefused(
+                "context_length_exceeded",
+                f"The messages have {tokens} tokens, but at most {longest} fit here; shorten them.",
+                "messages",
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.runner.vocab_size:
+            last = self.runner.vocab_size - 1
+            raise RequestRefused("invalid_token", f"A token id of the prompt is not within 0 .. {last}.", "messages")
+        ends = [region.end for region in regions]
+        if ends != sorted(ends) or (ends and ends[-1] < tokens):
+            raise RequestRefused("invalid_regions", f"The salt regions end at {ends}, not in order or too early.")
+
+    def _advance(self, sequence: Sequence, token: int | None) -> StepOutput:
+        """Append a drawn token; end the sequence if that decides it. Whatever goes wrong here ends only this one."""
+        if token is None:
+            return self._finish(sequence, "error", error="the model's output for this request was not a number")
+        try:
+            sequence.token_ids.append(token)
+            self.scheduler.charge_output(sequence)
+            self._totals["output_tokens"] += 1
+            text, reason = "", None
+            if token in sequence.stop_ids:
+                reason = "stop"
+            elif sequence.detokenizer is not None:
+                text, stopped = sequence.detokenizer.push(token)
+                if stopped:
+                    return self._finish(sequence, "stop", [token], text, flush=False)
+            if reason is None and len(sequence.token_ids) >= sequence.max_total:
+                reason = "length"
+            if reason is not None:
+                return self._finish(sequence, reason, [token], text)
+            return self._output(sequence, [token], text)
+        except Exception as error:
+            return self._finish(sequence, "error", error=f"{type(error).__name__}: {error}", flush=False)
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: str,
+        tokens: list[int] | None = None,
+        text: str = "",
+        *,
+        error: str | None = None,
+        flush: bool = True,
+    ) -> StepOutput:
+        """The one way in which a request ends: everything it held is free, and this is its last output."""
+        if flush and sequence.detokenizer is not None:
+            text += sequence.detokenizer.finish()
+        output = self._output(sequence, tokens, text)
+        output.finish_reason = sequence.finish_reason = reason
+        output.error = error
+        self.scheduler.release(sequence)
+        del self._live[sequence.request_id]
+        return output
+
+    def _output(self, sequence: Sequence, tokens: list[int] | None = None, text: str = "") -> StepOutput:
+        output = StepOutput(
+            request_id=sequence.request_id,
+            index=sequence.index,
+            new_token_ids=tokens or [],
+            text=text,
+            prompt_tokens=sequence.prompt_len,
+            cached_tokens=sequence.num_cached,
+            completion_tokens=sequence.num_output,
+        )
+        if not sequence.started and sequence.state is SequenceState.RUNNING:
+            sequence.started = True
+            output.started = (sequence.prompt_len, sequence.num_cached)
+            self._totals["prompt_tokens"] += sequence.prompt_len
+            self._totals["cached_tokens"] += sequence.num_cached
+        return output
+
+    def _release_running(self) -> list[str]:
+        failed = list(self.scheduler.running)
+        for sequence in failed:
+            self._finish(sequence, "error", flush=False)
+        return [sequence.request_id for sequence in failed]
+
+    # --- prompts that stay ----------------------------------------------------------------------------------------
+
+    def pin_prompt(self, name: str, prompt_token_ids: SequenceOf[int], regions: SequenceOf[Region]) -> int:
+        """Keep what is cached of a published prompt: all regions of a request's prompt but the last, its private one.
+
+        Replaces what `name` had pinned. Returns the number of tokens pinned now.
+        """
+        if len(regions) < 2:
+            return 0
+        return self.cache.pin(name, Sequence("", prompt_token_ids, SamplingParams(), regions=regions), regions[-2].end)
+
+    def unpin_prompt(self, name: str) -> None:
+        self.cache.unpin(name)
+
+    # --- looking in -----------------------------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, float]:
+        """Totals since the start; `cached_tokens` of `prompt_tokens` were found in the prefix cache."""
+        return {
+            "steps": self.steps,
+            "prompt_tokens": self._totals["prompt_tokens"],
+            "cached_tokens": self._totals["cached_tokens"],
+            "output_tokens": self._totals["output_tokens"],
+            "aborted": self._totals["aborted"],
+            "preemptions": self.scheduler.preemptions,
+            "evictions": self.pool.evictions,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """The block table as lists: the fields of `protocol.Snapshot` except worker and at_ms."""
+        return snapshot.take(self.pool, self.scheduler, self.block_size, self.counters())
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError naming what is wrong. Cheap enough to run whenever the engine goes idle."""
+        self.pool.check_integrity()
+        self.cache.check_integrity()
+        running = self.scheduler.running
+        held = Counter(block for sequence in running for block in sequence.block_table)
+        for block, refs in enumerate(self.pool.refs):
+            assert refs == held[block], f"block {block} has {refs} references, {held[block]} are accounted for"
+        rows = [sequence.row for sequence in running]
+        assert len(set(rows)) == len(rows), "two running sequences share a row"
+        for sequence in self._live.values():
+            assert not sequence.finished, f"{sequence} has ended but is live"
+            if sequence.state is SequenceState.RUNNING:
+                assert sequence in running, f"{sequence} is not among the running"
+                slots = len(sequence.block_table) * self.block_size
+                assert sequence.num_computed <= slots, f"{sequence} has more tokens than slots"
+                assert sequence.num_hashed * self.block_size <= sequence.num_computed, f"{sequence} promises too much"
+            else:
+                assert not sequence.block_table, f"{sequence} waits and holds blocks"
+        assert len(self._live) == len(running) + self.scheduler.num_waiting, "a live request is neither run nor queued"

@@ -1,0 +1,41 @@
+"""The block table at one moment, as plain lists for the operators' page.
+
+Reads the engine between two steps and changes nothing. The fields are those of `engine.protocol.Snapshot`, without
+the worker's name and the time, which the engine does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.block_pool import BlockPool, BlockState
+from engine.scheduler import Scheduler
+
+
+def take(pool: BlockPool, scheduler: Scheduler, block_size: int, counters: dict[str, float]) -> dict[str, Any]:
+    """State, references, owner and filled slots of every block, then counts. O(num_blocks + blocks in use)."""
+    used, cached, free = int(BlockState.USED), int(BlockState.CACHED), int(BlockState.FREE)
+    state = [used if refs else cached if kept else free for refs, kept in zip(pool.refs, pool.kept, strict=True)]
+    tenants = sorted(pool.blocks_of)
+    number: dict[str | None, int] = {tenant: n for n, tenant in enumerate(tenants)}
+    number[None] = -1
+    filled = [block_size if kept else 0 for kept in pool.kept]
+    for sequence in scheduler.running:
+        # Only the blocks behind the findable ones can be part-filled, and those are the sequence's own.
+        left = sequence.num_computed - sequence.num_hashed * block_size
+        for block in sequence.block_table[sequence.num_hashed :]:
+            filled[block] = min(max(left, 0), block_size)
+            left -= block_size
+    running, waiting = scheduler.counts()
+    return {
+        "block_size": block_size,
+        "state": state,
+        "refs": list(pool.refs),
+        "tenant": [number[owner] for owner in pool.owner],
+        "filled": filled,
+        "tenants": tenants,
+        "pinned": pool.pinned(),
+        "running": running,
+        "waiting": waiting,
+        "counters": counters,
+    }

@@ -1,0 +1,71 @@
+"""A model without arithmetic, for tests and benches of the scheduler: its KV pool holds token ids.
+
+It writes the id and position of every token to its slot, as a model writes K and V, and reads the whole context back
+through the block tables before it "predicts". So a block that was reused, shared or evicted wrongly shows at once, as
+does a token that was never computed. The answer is a hash of the context, the same however it was computed.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.llm_engine import LLMEngine
+from engine.runner import BlockTableRows
+from engine.scheduler import Batch
+from engine.sequence import Sequence
+
+VOCAB = 97
+EOS = 0
+
+
+class NullRunner:
+    def __init__(self, config: EngineConfig, *, max_model_len: int = 4096, check: bool = True) -> None:
+        assert config.num_blocks is not None
+        self.num_blocks = config.num_blocks
+        self.vocab_size = VOCAB
+        self.max_model_len = config.max_model_len or max_model_len
+        self.revision = "null"
+        self.eos_token_ids = frozenset({EOS})
+        self.batches: list[dict[str, int]] = []
+        self._check = check
+        self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
+        self._tokens = np.full(config.num_blocks * config.block_size, -1)
+        self._positions = np.full(config.num_blocks * config.block_size, -1)
+
+    def run(self, batch: Batch) -> dict[Sequence, int | None]:
+        flat = self._tables.flatten(batch)
+        if not self._check:
+            return {s: (s.token_ids[-1] * 31 + len(s.token_ids)) % (VOCAB - 1) + 1 for s in flat.drawing}
+        self.batches.append({sequence.request_id: count for sequence, count in batch.items()})
+        assert len(set(flat.slot_mapping.tolist())) == len(flat.slot_mapping), "two tokens were given one slot"
+        self._tokens[flat.slot_mapping] = flat.input_ids
+        self._positions[flat.slot_mapping] = flat.positions
+        size = self._tables.block_size
+        for row, sequence in enumerate(batch):
+            length = int(flat.seq_lens[row])
+            blocks = flat.block_tables[row, : -(-length // size)].astype(np.int64)
+            slots = (blocks[:, None] * size + np.arange(size)).reshape(-1)[:length]
+            assert self._tokens[slots].tolist() == sequence.token_ids[:length], f"{sequence} reads foreign tokens"
+            assert self._positions[slots].tolist() == list(range(length)), f"{sequence} reads shifted tokens"
+        return {sequence: predict(sequence.token_ids) for sequence in flat.drawing}
+
+
+def predict(token_ids: list[int]) -> int:
+    """What the null model answers to a context; never EOS, so that max_tokens decides the length."""
+    return zlib.crc32(np.array(token_ids, np.int32).tobytes()) % (VOCAB - 1) + 1
+
+
+def expected(prompt: list[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(predict(tokens))
+    return tokens[len(prompt) :]
+
+
+def null_engine(*, check: bool = True, max_model_len: int = 4096, **settings: object) -> LLMEngine:
+    """An engine over the null model, without a tokenizer; `settings` are EngineConfig's, num_blocks among them."""
+    config = EngineConfig(**{"block_size": 4, "max_num_seqs": 4, "token_budget": 16, **settings})  # type: ignore[arg-type]
+    return LLMEngine(config, runner=NullRunner(config, max_model_len=max_model_len, check=check))
