@@ -22,7 +22,7 @@ md.renderer.rules.image = (tokens, index) => {
 // Headings of an answer stand below the page's own two levels.
 for (const rule of ["heading_open", "heading_close"]) {
   md.renderer.rules[rule] = (tokens, index, options, env, self) => {
-    tokens[index].tag = `h${Math.min(Number(tokens[index].markup === "=" ? 1 : tokens[index].tag[1]) + 2, 6)}`;
+    tokens[index].tag = `h${Math.min(Number(tokens[index].tag[1]) + 2, 6)}`;
     return self.renderToken(tokens, index, options);
   };
 }

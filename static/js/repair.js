@@ -68,10 +68,16 @@ function mark(text, at, run, open) {
   else if (canOpen && run.length <= 3 && !(run[0] === "_" && /\w/.test(before))) open.push(run);
 }
 
+/** A shorter run of the same character at the end of a text, behind something. */
+function half(run) {
+  return run.length > 1 ? new RegExp(`(?<=[^\\s\\${run[0]}])\\${run[0]}{1,${run.length - 1}}$`) : /$^/;
+}
+
 function closeAll(text, open) {
   while (open.length) {
     const run = open.pop();
-    const bare = text.trimEnd();
+    // `**bold*`: half of the closing run is there.
+    const bare = text.trimEnd().replace(half(run), "");
     // Nothing stands in it yet: it is better not there.
     if (bare.endsWith(run)) text = bare.slice(0, -run.length);
     else text = bare + run;

@@ -1,0 +1,230 @@
+/* The workspace: wires session, socket and views together, and keeps the address in step with what is shown. */
+
+import { h, icon, useSprite } from "#octavo/dom.js";
+import { Composer } from "#octavo/composer.js";
+import { Log } from "#octavo/log.js";
+import { Session } from "#octavo/session.js";
+import { Sidebar } from "#octavo/sidebar.js";
+import { Socket } from "#octavo/socket.js";
+
+// A short break is not worth a banner.
+const PATIENCE_MS = 1500;
+
+const $ = (id) => document.getElementById(id);
+const page = JSON.parse($("page").textContent);
+const base = `/t/${page.tenant.slug}/`;
+useSprite(page.icons);
+
+const session = new Session({ api: `/api/t/${page.tenant.slug}`, conversations: page.conversations, notify });
+let current = page.conversation ? session.adopt(page.conversation) : session.fresh();
+
+const log = new Log({
+  scroller: $("scroller"),
+  log: $("log"),
+  jump: $("jump"),
+  empty: $("empty"),
+  name: page.assistant,
+  retry: (message) => session.askAgain(current, message),
+});
+const composer = new Composer($("composer"), {
+  tenant: page.tenant.slug,
+  maxBytes: page.max_frame_bytes,
+  onSend: (text) => {
+    $("refusal").hidden = true;
+    session.ask(current, text);
+    log.toEnd();
+  },
+  onStop: () => session.stop(current),
+});
+const sidebar = new Sidebar({
+  sidebar: $("sidebar"),
+  list: $("conversations"),
+  toggles: document.querySelectorAll("[data-toggle-sidebar]"),
+  veil: $("veil"),
+  base,
+  open: (id) => visit(id),
+  more: () => session.moreOfList().catch(() => {}),
+});
+const socket = new Socket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/ui?tenant=${encodeURIComponent(page.tenant.slug)}`, {
+  onFrame: (frame) => session.onFrame(frame),
+  onState: connectionChanged,
+});
+session.attach(socket);
+
+// --- what is shown -------------------------------------------------------------------------------------------------
+
+function show(conversation) {
+  current = conversation;
+  $("refusal").hidden = true;
+  log.show(conversation);
+  composer.open(conversation.id);
+  update();
+  if (!sidebar.isSheet) composer.focus();
+}
+
+function update() {
+  const title = current?.title || "New chat";
+  $("title").textContent = title;
+  document.title = `${title} · ${page.tenant.name}`;
+  composer.setAnswering(Boolean(current && session.live(current)));
+  sidebar.render(session.list, current?.id);
+}
+
+/** Show a conversation (null: a new one), and put its address in the bar unless the browser already has. */
+async function visit(id, push = true) {
+  if (push) history.pushState({}, "", id ? `${base}c/${id}` : base);
+  if (!id) return show(session.fresh());
+  const known = session.loaded.get(id);
+  if (known) {
+    show(known);
+    session.load(id).then(() => current === known && redraw(), () => {});
+    return;
+  }
+  const awaited = { id, title: session.list.find((item) => item.id === id)?.title, messages: [] };
+  current = awaited;
+  log.wait();
+  composer.open(id);
+  update();
+  try {
+    const conversation = await session.load(id);
+    if (current === awaited) show(conversation);
+  } catch (error) {
+    if (current === awaited) log.say(unreachable(id, error));
+  }
+}
+
+function redraw() {
+  log.refresh();
+  for (const message of current.messages) log.touch(message);
+  update();
+}
+
+function unreachable(id, error) {
+  const gone = error.status === 404;
+  return h(
+    "div",
+    { class: "notice bad" },
+    icon("circle-alert"),
+    h("span", {
+      class: "notice-text",
+      text: gone ? "This conversation does not exist, or you may not see it." : "This conversation could not be loaded.",
+    }),
+    gone
+      ? h("button", { type: "button", class: "button small", onclick: () => visit(null) }, "New chat")
+      : h("button", { type: "button", class: "button small", onclick: () => visit(id, false) }, "Try again"),
+  );
+}
+
+/** What the session reports. */
+function notify(change) {
+  if (change.kind === "list") return sidebar.render(session.list, current?.id);
+  if (change.kind === "accepted" && change.isNew) {
+    if (change.conversation === current) {
+      history.pushState({}, "", `${base}c/${current.id}`);
+      composer.rename(current.id);
+    }
+    session.refreshList().catch(() => {});
+  }
+  if (change.kind === "rejected") return refused(change);
+  if (change.conversation !== current) return;
+  if (change.kind === "message" && change.conversation.messages.includes(change.message)) {
+    if (log.views.has(change.message)) log.touch(change.message);
+    else log.refresh();
+  }
+  if (change.kind === "accepted") for (const message of [change.question, change.answer]) log.touch(message);
+  composer.setAnswering(Boolean(session.live(current)));
+  $("title").textContent = current.title || "New chat";
+  document.title = `${current.title || "New chat"} · ${page.tenant.name}`;
+  if (change.kind === "message") announce(change.message);
+}
+
+let spoken = null;
+/** Say to screen readers when an answer begins and ends, not every word of it. */
+function announce(message) {
+  const state = `${message.id} ${message.status}`;
+  if (state === spoken) return;
+  spoken = state;
+  const words = { completed: "The answer is complete.", incomplete: "The answer was cut.", cancelled: "The answer was stopped.", failed: "The answer failed." };
+  if (words[message.status]) $("live").textContent = words[message.status];
+}
+
+/** A question was not accepted: it goes back to where it was written, with the reason. */
+function refused({ conversation, text, error }) {
+  if (conversation !== current) return;
+  log.refresh();
+  update();
+  if (!composer.input.value) composer.put(text);
+  const again = error.retryable
+    ? h("button", { type: "button", class: "button small", onclick: () => composer.form.requestSubmit() }, "Try again")
+    : null;
+  $("refusal").replaceChildren(icon("circle-alert"), h("span", { class: "notice-text", text: error.message }), again ?? "");
+  $("refusal").hidden = false;
+}
+
+// --- the connection ------------------------------------------------------------------------------------------------
+
+let bannerTimer;
+
+function connectionChanged(state, code) {
+  clearTimeout(bannerTimer);
+  if (state === "open") {
+    $("banner").hidden = true;
+    session.onOpen();
+  } else if (state === "ended" && code !== 1000) banner(true);
+  else if (state === "waiting" && socket.failures >= 2) checkLogin();
+  if (state === "waiting" || state === "connecting") bannerTimer = setTimeout(() => banner(false), PATIENCE_MS);
+}
+
+function banner(ended) {
+  const text = ended
+    ? "You are logged out. Log in again to go on; nothing is lost."
+    : navigator.onLine
+      ? "No connection to the server. Answers go on there, and this page catches up."
+      : "You are offline. Answers go on without you, and this page catches up.";
+  const way = ended
+    ? h("a", { class: "button small", href: `/accounts/login/?next=${encodeURIComponent(location.pathname)}` }, "Log in")
+    : h("button", { type: "button", class: "button small", onclick: () => socket.hurry() }, "Try now");
+  $("banner").replaceChildren(icon("wifi-off"), h("span", { class: "notice-text", text }), way);
+  $("banner").hidden = false;
+}
+
+/** The server refuses a socket without saying why; the pages' JSON does say it. */
+async function checkLogin() {
+  try {
+    await session.refreshList();
+  } catch (error) {
+    if ([401, 403, 404, 0].includes(error.status)) socket.end(4401);
+  }
+}
+
+// --- the page ------------------------------------------------------------------------------------------------------
+
+addEventListener("popstate", () => {
+  const id = /\/c\/([^/]+)\/?$/.exec(location.pathname)?.[1] ?? null;
+  visit(id, false);
+});
+addEventListener("online", () => socket.hurry());
+document.addEventListener("visibilitychange", () => document.hidden || socket.hurry());
+for (const link of document.querySelectorAll("[data-new-chat]")) {
+  link.addEventListener("click", (event) => {
+    if (event.metaKey || event.ctrlKey || event.shiftKey) return;
+    event.preventDefault();
+    if (sidebar.isSheet) sidebar.show(false);
+    if (current?.id || current?.messages.length) visit(null);
+    composer.focus();
+  });
+}
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || event.defaultPrevented || document.querySelector(":popover-open")) return;
+  if (sidebar.isSheet && sidebar.isOpen) sidebar.show(false);
+  else if (current && session.live(current)) session.stop(current);
+});
+setInterval(() => {
+  session.tick();
+  log.tick();
+}, 1000);
+
+show(current);
+socket.connect();
+
+export { log, session, socket };

@@ -1,0 +1,45 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { byteLength, dayGroup, figures, place, seconds, titleOf } from "#octavo/format.js";
+
+test("the footer tells time to the first token, speed, prompt, shared part and output", () => {
+  const usage = { prompt_tokens: 1612, cached_tokens: 540, completion_tokens: 128 };
+  const timing = { queue_s: 0.1, prefill_s: 0.3, decode_s: 127 / 71 };
+  assert.equal(figures(usage, timing), "0.4 s to first token · 71 tok/s · 1,612 prompt (540 shared) · 128 output");
+});
+
+test("the footer leaves out what is not known", () => {
+  assert.equal(figures({ prompt_tokens: 12 }, null), "12 prompt");
+  assert.equal(figures({ prompt_tokens: 12, completion_tokens: 1 }, { prefill_s: 0.25 }), "0.25 s to first token · 12 prompt · 1 output");
+  assert.equal(figures(null, null), "");
+});
+
+test("seconds have the digits that mean something", () => {
+  assert.deepEqual([0.001, 0.42, 0.4, 3.14, 75.2].map(seconds), ["0.01 s", "0.42 s", "0.4 s", "3.1 s", "75 s"]);
+});
+
+test("conversations stand under the day of their last change", () => {
+  const now = new Date(2026, 10, 29, 0, 30);
+  const at = (...parts) => new Date(...parts).toISOString();
+  assert.equal(dayGroup(at(2026, 10, 29, 0, 5), now), "Today");
+  assert.equal(dayGroup(at(2026, 10, 28, 23, 55), now), "Yesterday");
+  assert.equal(dayGroup(at(2026, 10, 24, 12), now), "Last 7 days");
+  assert.equal(dayGroup(at(2026, 10, 5, 12), now), "Last 30 days");
+  assert.equal(dayGroup(at(2026, 6, 5, 12), now), "July");
+  assert.equal(dayGroup(at(2025, 6, 5, 12), now), "July 2025");
+});
+
+test("a queue position says how many are before", () => {
+  assert.equal(place(1), "Waiting for the model, next in line");
+  assert.equal(place(4), "Waiting for the model, 3 before you");
+});
+
+test("a new conversation is called by the first line of its question", () => {
+  assert.equal(titleOf("  Hello there\nmore"), "Hello there");
+  assert.equal(titleOf("x".repeat(80)), `${"x".repeat(59)}…`);
+});
+
+test("bytes are those of UTF-8", () => {
+  assert.equal(byteLength("aé삼👋"), 1 + 2 + 3 + 4);
+});

@@ -1,0 +1,141 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Session } from "#octavo/session.js";
+
+/** A session whose socket keeps what is sent, and whose clock is set by hand. */
+function open() {
+  const sent = [];
+  const changes = [];
+  const clock = { now: 1_000_000 };
+  const session = new Session({ api: "/api/t/x", notify: (change) => changes.push(change), now: () => clock.now });
+  const socket = { connected: true, send: (frame) => socket.connected && Boolean(sent.push(frame)) };
+  session.attach(socket);
+  return { session, socket, sent, changes, clock };
+}
+
+function ask({ session, sent }, text = "Hi") {
+  const conversation = session.fresh();
+  session.ask(conversation, text);
+  const { event_id } = sent.at(-1);
+  const accept = () =>
+    session.onFrame({
+      type: "response.queued", event_id, response_id: "r1", conversation_id: "c1", message_id: "m2", parent_id: "m1", position: 1,
+    });
+  return { conversation, accept };
+}
+
+const delta = (first_seq, seq, text) => ({
+  type: "response.output_text.delta", response_id: "r1", index: 0, first_seq, seq, delta: text,
+});
+
+test("a question becomes a conversation when it is accepted", () => {
+  const all = open();
+  const { conversation, accept } = ask(all, "Hello\nthere");
+  accept();
+  assert.equal(conversation.id, "c1");
+  assert.deepEqual(conversation.messages.map((m) => m.id), ["m1", "m2"]);
+  assert.equal(all.session.list[0].title, "Hello");
+  assert.equal(all.session.list[0].running, true);
+});
+
+test("after a reconnect an answer is resumed behind the last event it has", () => {
+  const all = open();
+  const { conversation, accept } = ask(all);
+  accept();
+  all.session.onFrame(delta(1, 4, "one "));
+  all.session.onOpen();
+  assert.deepEqual(all.sent.at(-1), { type: "response.resume", response_id: "r1", after: 4 });
+  all.session.onFrame(delta(5, 6, "two"));
+  all.session.onFrame({ type: "response.completed", response_id: "r1", seq: 7, finish_reason: "stop" });
+  assert.equal(conversation.messages[1].text, "one two");
+  assert.equal(all.session.list[0].running, false);
+});
+
+test("a question that the connection swallowed is sent again under the same key", () => {
+  const all = open();
+  all.socket.connected = false;
+  const conversation = all.session.fresh();
+  all.session.ask(conversation, "Hi");
+  assert.equal(all.sent.length, 0);
+  all.socket.connected = true;
+  all.session.onOpen();
+  all.session.onOpen();
+  assert.equal(all.sent.length, 2);
+  assert.equal(all.sent[0].idempotency_key, all.sent[1].idempotency_key);
+});
+
+test("some seconds without an event resume the answer, then less and less often", () => {
+  const all = open();
+  ask(all).accept();
+  const resumes = () => all.sent.filter((frame) => frame.type === "response.resume").length;
+  for (let second = 0; second < 31; second += 1) {
+    all.session.tick();
+    all.clock.now += 1000;
+  }
+  assert.equal(resumes(), 2); // after 5 s, and 10 s later; the third would come 20 s after that
+  all.session.onFrame(delta(1, 1, "a"));
+  all.clock.now += 5000;
+  all.session.tick();
+  assert.equal(resumes(), 3);
+});
+
+test("a gap asks for what is missing", () => {
+  const all = open();
+  ask(all).accept();
+  all.session.onFrame(delta(1, 2, "a"));
+  all.session.onFrame(delta(4, 5, "c"));
+  assert.deepEqual(all.sent.at(-1), { type: "response.resume", response_id: "r1", after: 2 });
+});
+
+test("a stop before the question is accepted cancels it as soon as it has an id", () => {
+  const all = open();
+  const { conversation, accept } = ask(all);
+  all.session.stop(conversation);
+  accept();
+  assert.deepEqual(all.sent.at(-1), { type: "response.cancel", response_id: "r1" });
+  all.session.onFrame({ type: "response.cancelled", response_id: "r1", seq: 0 });
+  assert.equal(conversation.messages[1].status, "cancelled");
+});
+
+test("a refused question leaves the conversation and comes back with the reason", () => {
+  const all = open();
+  const conversation = all.session.fresh();
+  all.session.ask(conversation, "too much");
+  const error = { type: "error", event_id: all.sent[0].event_id, code: "queue_full", message: "Full.", retryable: true };
+  all.session.onFrame(error);
+  assert.deepEqual(conversation.messages, []);
+  const { kind, text } = all.changes.at(-1);
+  assert.deepEqual([kind, text], ["rejected", "too much"]);
+});
+
+test("a page loaded in the middle of an answer takes what the server has and resumes the rest", () => {
+  const all = open();
+  const conversation = all.session.adopt({
+    id: "c1", title: "T",
+    messages: [
+      { id: "m1", parent_id: null, role: "user", text: "Hi" },
+      { id: "m2", parent_id: "m1", role: "assistant", text: "", status: "running", response_id: "r1", last_seq: -1 },
+    ],
+  });
+  assert.deepEqual(all.sent, [{ type: "response.resume", response_id: "r1", after: -1 }]);
+  all.session.onFrame({ type: "response.created", response_id: "r1", prompt_tokens: 3 });
+  all.session.onFrame(delta(1, 3, "all of it"));
+  assert.equal(conversation.messages[1].text, "all of it");
+});
+
+test("data of the server that is behind the socket does not take text away", () => {
+  const all = open();
+  const { accept } = ask(all);
+  accept();
+  all.session.onFrame(delta(1, 3, "text"));
+  const conversation = all.session.adopt({
+    id: "c1", title: "Named",
+    messages: [
+      { id: "m1", parent_id: null, role: "user", text: "Hi" },
+      { id: "m2", parent_id: "m1", role: "assistant", text: "", status: "running", response_id: "r1", last_seq: -1 },
+    ],
+  });
+  assert.equal(conversation.title, "Named");
+  assert.equal(conversation.messages[1].text, "text");
+});
