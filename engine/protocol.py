@@ -2,7 +2,8 @@
 
 This module owns the vocabulary of the wire and nothing else: it opens no connection and imports neither redis, Django
 nor torch, so both sides may import it. The functions themselves are in `wire.lua`; each is one atomic call. The
-helpers below return the arguments for FCALL and parse its replies, so that no caller spells a key or an argument order.
+helpers below return the arguments of FCALL and parse its replies, so that no caller spells a key or an argument order:
+`reply = redis.fcall(*protocol.take(...))`.
 
 Sequence numbers. Every event that an engine tells carries `seq`: `started` has 0, deltas count from 1 without a gap,
 the terminal event has the last number + 1. A stream id is `<attempt>-<seq + 1>`; `<attempt>-0` is `claimed`. The
@@ -11,8 +12,10 @@ numbers go on across attempts, so a reader that knows a `seq` finds its place in
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
@@ -27,6 +30,11 @@ STALE_AFTER_S = 3.0
 STALLED_AFTER_S = 20.0
 LEASE_S = 10.0
 LOG_TTL_S = 3600
+LIVE_STATES = ("queued", "running")
+
+# What one tenant may have waiting for one model. Redis never evicts, so admission bounds its memory.
+MAX_QUEUED = 512
+MAX_QUEUED_BYTES = 32 * 1024 * 1024
 
 REQUEST_GROUP = "workers"
 RECORDER_GROUP = "recorders"
@@ -74,6 +82,19 @@ def wake_key(process: str) -> str:
     return f"octavo:wake:{process}"
 
 
+def sentinel(url: str) -> tuple[list[tuple[str, int]], str, int, str | None] | None:
+    """(sentinels, master, db, password) of `sentinel://[:password@]host:port,host:port/master/db`; of others None."""
+    if not url.startswith("sentinel://"):
+        return None
+    authority, _, path = url.removeprefix("sentinel://").partition("/")
+    credentials, _, hosts = authority.rpartition("@")
+    master, _, db = path.partition("/")
+    sentinels = [(host, int(port or 26379)) for host, _, port in (item.partition(":") for item in hosts.split(","))]
+    if not master or not all(host for host, _ in sentinels):
+        raise ValueError("REDIS_URL must read sentinel://host:port,host:port/master/db")
+    return sentinels, master, int(db or 0), unquote(credentials.rpartition(":")[2]) or None
+
+
 def model_name(path: str) -> str:
     """The name a model is served under, from its path: the folder's or the file's name, lower case."""
     path = path.rstrip("/")
@@ -92,7 +113,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
 class SystemText(msgspec.Struct, frozen=True):
     """One part of the system message and the salt its KV blocks are shared under (DESIGN: salt regions).
 
-    Ordered from the most public to the most private: platform preamble, the tenant's published prompt, the caller's own.
+    Ordered from the most public to the most private: platform preamble, the tenant's prompt, the caller's own.
     """
 
     text: str
@@ -172,6 +193,7 @@ class Terminal(Event):
     code: str | None = None
     param: str | None = None
     message: str | None = None
+    retryable: bool = False
 
 
 class Finished(Terminal, tag="finished"):
@@ -221,6 +243,170 @@ def decode_request(data: bytes | str) -> Request:
 def stream_id(attempt: int, seq: int) -> str:
     """The id of the event `seq` of an attempt in `octavo:generation:{id}`."""
     return f"{attempt}-{seq + 1}"
+
+
+# --- calls --------------------------------------------------------------------------------------------------------
+
+Call: TypeAlias = tuple[Any, ...]
+"""The arguments of FCALL: the function's name, no declared keys (see wire.lua), the arguments."""
+
+
+def _call(name: str, *args: str | bytes | float) -> Call:
+    return (f"{LIBRARY}_{name}", 0, *args)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """`position` counts from 1 in the tenant's own queue; 0 when it does not wait (any more)."""
+
+    outcome: Literal["ok", "known", "full"]
+    state: str
+    position: int
+
+
+def estimated_tokens(request: Request) -> int:
+    """What Take charges for a prompt until its true length is known: four characters a token."""
+    return sum(len(m.content) for m in request.messages) // 4 + sum(len(s.text) for s in request.system) // 4 + 1
+
+
+def enqueue(request: Request, max_queued: int = MAX_QUEUED, max_bytes: int = MAX_QUEUED_BYTES) -> Call:
+    """Reply: parse_enqueued. Does nothing to an id that is known already, also as cancelled."""
+    return _call(
+        "enqueue",
+        request.id,
+        request.model,
+        request.tenant,
+        encode(request),
+        estimated_tokens(request),
+        request.weight,
+        request.deadline_ms,
+        int(request.leased),
+        max_queued,
+        max_bytes,
+    )
+
+
+def parse_enqueued(reply: list[Any]) -> Enqueued:
+    return Enqueued(_text(reply[0]), _text(reply[1]), int(reply[2]))  # type: ignore[arg-type]
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A generation that a worker owns now. `payload`: the encoded Request; `seq`: the last logged one, or -1."""
+
+    id: str
+    attempt: int
+    payload: bytes
+    waited_ms: int
+    now_ms: int
+    seq: int
+
+
+def take(worker: str, model: str, room: int, running: Iterable[str], warm: Iterable[str] = ()) -> Call:
+    """`running`, `warm`: tenants that the worker runs something of, holds a prompt of. Reply: parse_taken."""
+    return _call("take", worker, model, room, _encoder.encode(sorted(running)), _encoder.encode(sorted(warm)))
+
+
+def parse_taken(reply: list[Any] | None) -> Taken | None:
+    if not reply:
+        return None
+    generation, attempt, payload, waited, now, seq = reply
+    return Taken(_text(generation), int(attempt), bytes(payload), int(waited), int(now), int(seq))
+
+
+def claim(worker: str, generation_id: str) -> Call:
+    """Take over from a stale owner, or take up what we own without knowing it. Reply: parse_claimed."""
+    return _call("claim", worker, generation_id)
+
+
+def parse_claimed(reply: list[Any]) -> Taken | str:
+    """Taken, or why not: gone (has ended), owned (by a live worker), interrupted (ended: its log may have a hole)."""
+    return parse_taken(reply[1:]) or _text(reply[0])
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """One event for the log. `tokens` are charged: the uncached prompt tokens of `started`, the output of a delta."""
+
+    id: str
+    attempt: int
+    event: Started | Delta
+    tokens: int
+
+
+def tell(worker: str, tells: Iterable[Tell]) -> Call:
+    """All that a step has to say, in one call. Reply: parse_told."""
+    args: list[str | bytes | float] = [worker]
+    for t in tells:
+        args += (t.id, t.attempt, t.event.seq, t.tokens, encode(t.event))
+    return _call("tell", *args)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """ok | cancelled (logged, but end it) | stale (drop it) | behind (not logged: send again from `last` + 1)."""
+
+    outcome: Literal["ok", "cancelled", "stale", "behind"]
+    last: int = -1
+
+
+def parse_told(reply: list[bytes | str]) -> list[Told]:
+    """One for each Tell, in order."""
+    return [parse_finished(item) for item in reply]
+
+
+def parse_finished(reply: bytes | str) -> Told:
+    outcome, _, last = _text(reply).partition(" ")
+    return Told(outcome, int(last or -1))  # type: ignore[arg-type]
+
+
+def finish(worker: str, generation_id: str, attempt: int, event: AnyTerminal) -> Call:
+    """Reply: parse_finished; saying it again is ok."""
+    status = str(event.__struct_config__.tag)
+    return _call("finish", worker, generation_id, attempt, event.seq, status, encode(event))
+
+
+def cancel(generation_id: str) -> Call:
+    """Reply: the state after it; `cancelling` while a live worker has yet to hear of it."""
+    return _call("cancel", generation_id)
+
+
+def end(generation_id: str, event: AnyTerminal) -> Call:
+    """End it from outside, in any state; the library sets the seq. Reply: the state after it, or `unknown`."""
+    return _call("end", generation_id, encode(event))
+
+
+def renew(generation_id: str) -> Call:
+    """Reply: the state, or `unknown`."""
+    return _call("renew", generation_id)
+
+
+def heartbeat(worker: str, details: WorkerDetails) -> Call:
+    """Reply: parse_heartbeat."""
+    return _call("heartbeat", worker, details.steps, encode(details))
+
+
+def parse_heartbeat(reply: list[Any]) -> tuple[int, dict[str, str]]:
+    """Redis's time in ms, and what the worker holds: id -> run | cancelled | timeout, the latter two to be ended so."""
+    return int(reply[0]), {_text(i): _text(flag) for i, flag in zip(reply[1::2], reply[2::2], strict=True)}
+
+
+def orphans(worker: str, model: str) -> Call:
+    """Reply: ids of what dead workers of this model hold."""
+    return _call("orphans", worker, model)
+
+
+def retire(worker: str) -> Call:
+    return _call("retire", worker)
+
+
+def recorded(entry: str, generation_id: str, ttl_s: int = LOG_TTL_S) -> Call:
+    return _call("recorded", entry, generation_id, ttl_s)
+
+
+def place(generation_id: str) -> Call:
+    """Reply: the position in its queue, 0 when it does not wait."""
+    return _call("place", generation_id)
 
 
 # --- workers ------------------------------------------------------------------------------------------------------

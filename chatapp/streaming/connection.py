@@ -1,0 +1,141 @@
+"""Connections to Redis for the product, and calls of the wire's function library.
+
+Owns one synchronous client a process and one asynchronous client an event loop. Promises that the library is loaded
+before a call of it returns. Knows the URL from the settings, and nothing of what the functions do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import redis
+import redis.asyncio
+import redis.asyncio.retry
+import redis.asyncio.sentinel
+import redis.backoff
+import redis.exceptions
+import redis.retry
+import redis.sentinel
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from engine import protocol
+
+# RESP2 on purpose: redis-py gives XREAD another shape under RESP3. Its default retries would hold a web request for
+# most of a minute; who reads blocked must hear of a lost connection, to check what the server still has.
+OPTIONS: dict[str, Any] = {"protocol": 2, "health_check_interval": 15}
+RETRIES = 3
+# A blocked read answers after BLOCK_S at the latest; a socket silent for longer than that is dead.
+BLOCK_S = 10.0
+BLOCKING: dict[str, Any] = {"protocol": 2, "socket_timeout": BLOCK_S + 5}
+
+_lock = threading.Lock()
+_loaded: set[str] = set()
+_clients: dict[str, redis.Redis] = {}
+_async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, redis.asyncio.Redis]] = WeakKeyDictionary()
+
+
+def _refuse_cluster(info: dict[str, Any]) -> None:
+    if int(info.get("cluster_enabled", 0)):
+        raise ImproperlyConfigured(
+            "REDIS_URL points at a Redis Cluster. One call moves a request between keys of many tenants and workers, "
+            "which a cluster cannot do atomically. Use one Redis or Valkey server, or sentinel://."
+        )
+
+
+def _backoff() -> redis.backoff.AbstractBackoff:
+    return redis.backoff.ExponentialBackoff(cap=0.5, base=0.05)
+
+
+def _new_client(url: str, retries: int, **options: Any) -> redis.Redis:
+    options["retry"] = redis.retry.Retry(_backoff(), retries)
+    parts = protocol.sentinel(url)
+    if parts is None:
+        return redis.Redis.from_url(url, **options)
+    sentinels, master, db, password = parts
+    return redis.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
+
+
+def _new_async_client(url: str, retries: int, **options: Any) -> redis.asyncio.Redis:
+    options["retry"] = redis.asyncio.retry.Retry(_backoff(), retries)
+    parts = protocol.sentinel(url)
+    if parts is None:
+        return redis.asyncio.Redis.from_url(url, **options)
+    sentinels, master, db, password = parts
+    return redis.asyncio.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
+
+
+def sync_redis() -> redis.Redis:
+    """The process's client; safe in threads."""
+    url = settings.REDIS_URL
+    with _lock:
+        if url not in _clients:
+            _clients[url] = _new_client(url, RETRIES, **OPTIONS)
+        return _clients[url]
+
+
+def blocking_redis() -> redis.Redis:
+    """A new client for reads that block up to BLOCK_S; the caller closes it."""
+    return _new_client(settings.REDIS_URL, 0, **BLOCKING)
+
+
+def async_redis() -> redis.asyncio.Redis:
+    """The running event loop's client."""
+    clients = _async_clients.setdefault(asyncio.get_running_loop(), {})
+    url = settings.REDIS_URL
+    if url not in clients:
+        clients[url] = _new_async_client(url, RETRIES, **OPTIONS)
+    return clients[url]
+
+
+def async_blocking_redis() -> redis.asyncio.Redis:
+    """A new client for reads that block up to BLOCK_S; the caller closes it."""
+    return _new_async_client(settings.REDIS_URL, 0, **BLOCKING)
+
+
+def load_library(client: redis.Redis) -> None:
+    """Bring the server this code's function library; refuse a cluster."""
+    _refuse_cluster(client.info("cluster"))  # type: ignore[arg-type]
+    client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+
+
+async def load_library_async(client: redis.asyncio.Redis) -> None:
+    _refuse_cluster(await client.info("cluster"))
+    await client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+
+
+def _is_missing(error: redis.exceptions.ResponseError) -> bool:
+    """Whether a server was put in place of the one that had our library."""
+    return "function not found" in str(error).lower()
+
+
+def call(call: protocol.Call) -> Any:
+    """Run a function of the library. Every one of them that the product calls may be repeated, so retries are safe."""
+    client, url = sync_redis(), settings.REDIS_URL
+    if url not in _loaded:
+        load_library(client)
+        _loaded.add(url)
+    try:
+        return client.fcall(*call)
+    except redis.exceptions.ResponseError as error:
+        if not _is_missing(error):
+            raise
+    load_library(client)
+    return client.fcall(*call)
+
+
+async def call_async(call: protocol.Call) -> Any:
+    client, url = async_redis(), settings.REDIS_URL
+    if url not in _loaded:
+        await load_library_async(client)
+        _loaded.add(url)
+    try:
+        return await client.fcall(*call)  # type: ignore[misc]
+    except redis.exceptions.ResponseError as error:
+        if not _is_missing(error):
+            raise
+    await load_library_async(client)
+    return await client.fcall(*call)  # type: ignore[misc]

@@ -1,0 +1,296 @@
+"""Follow generations as the engine tells them: any process, any number of readers, from the start or a cursor.
+
+A process (an event loop) has one Follower. Its reader tasks, one for each 256 logs, wait in XREAD for all of them at
+once and fan out to subscribers. A subscriber first reads the log up to its end, then takes what its reader brings; when
+it is too slow for its queue it reads from the log again. So nothing is lost or repeated, whatever anyone's pace, and
+memory is bounded. It starts at its cursor, never at "now".
+
+Does not know who may follow what: the caller has checked that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import redis.exceptions
+import structlog
+
+from chatapp.streaming import connection
+from engine import protocol
+
+log = structlog.get_logger(__name__)
+
+LOGS_PER_READER = 256
+QUEUE = 512  # events a subscriber may lag behind its reader before it reads the log instead
+PAGE = 256
+WAKE_TTL_S = 60
+HOLE_AFTER_S = 2.0  # what a worker needs to send again what Redis lost
+GIVE_UP_AFTER_S = 30.0
+
+Position: TypeAlias = tuple[int, int]  # a stream id: attempt, seq + 1
+Item: TypeAlias = tuple[Position, protocol.AnyEvent]
+
+UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
+TAIL_LOST = "Redis restarted while this was being answered, and a part of the answer was lost."
+
+
+class LogGone(Exception):
+    """There is no log of this generation: it was never queued, or its log has expired and the database has the text."""
+
+
+def _parse(entries: list[Any]) -> list[Item]:
+    items = []
+    for entry_id, fields in entries:
+        attempt, _, number = entry_id.partition(b"-")
+        items.append(((int(attempt), int(number)), protocol.decode_event(fields[b"event"])))
+    return items
+
+
+def _format(position: Position) -> str:
+    return f"{position[0]}-{position[1]}"
+
+
+class _Subscription:
+    """A bounded queue between a reader and one subscriber. When it overflows it asks for the log instead."""
+
+    def __init__(self, generation_id: str) -> None:
+        self.generation_id = generation_id
+        self._items: deque[Item] = deque()
+        self._reread = False
+        self._ready = asyncio.Event()
+
+    def push(self, items: list[Item]) -> None:
+        if len(self._items) + len(items) > QUEUE:
+            self.reread()
+        elif not self._reread:
+            self._items.extend(items)
+            self._ready.set()
+
+    def reread(self) -> None:
+        self._items.clear()
+        self._reread = True
+        self._ready.set()
+
+    async def take(self) -> list[Item] | None:
+        """What came since the last call, waiting for something; None: read the log."""
+        await self._ready.wait()
+        self._ready.clear()
+        items, reread = list(self._items), self._reread
+        self._items.clear()
+        self._reread = False
+        return None if reread else items
+
+
+class _Log:
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self.subscriptions: set[_Subscription] = set()
+
+
+class _Reader:
+    """One connection that waits for up to LOGS_PER_READER logs, and for a wake-up when their set has changed."""
+
+    def __init__(self, name: str, on_idle: Callable[[_Reader], None]) -> None:
+        self._on_idle = on_idle
+        self._wake_key = protocol.wake_key(name)
+        self._wake_id = "0-0"
+        self.logs: dict[str, _Log] = {}
+        self._waiting = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._start(self._run())
+
+    def _start(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def add(self, subscription: _Subscription, position: Position) -> None:
+        """Bring it all that comes behind `position`, which its subscriber has reached."""
+        known = self.logs.get(subscription.generation_id)
+        if known is None:
+            known = self.logs[subscription.generation_id] = _Log(position)
+            if self._waiting:
+                self._waiting = False  # one wake-up is enough for all that come before it arrives
+                self._start(self._wake())
+        elif known.position > position:
+            subscription.reread()
+        known.subscriptions.add(subscription)
+
+    def remove(self, subscription: _Subscription) -> None:
+        known = self.logs.get(subscription.generation_id)
+        if known:
+            known.subscriptions.discard(subscription)
+            if not known.subscriptions:
+                del self.logs[subscription.generation_id]
+
+    async def _wake(self) -> None:
+        try:
+            pipe = connection.async_redis().pipeline(transaction=False)
+            pipe.xadd(self._wake_key, {"": ""}, maxlen=4, approximate=False)
+            pipe.expire(self._wake_key, WAKE_TTL_S)
+            await pipe.execute()
+        except UNREACHABLE:
+            self._waiting = True  # the reader's own connection is gone too, and it starts again with all logs
+
+    async def _run(self) -> None:
+        client = connection.async_blocking_redis()
+        try:
+            while True:
+                try:
+                    # It stays for as long as one blocked read when nobody follows any more: another may come soon.
+                    if not await self._read(client) and not self.logs:
+                        self._on_idle(self)
+                        return
+                except UNREACHABLE as error:
+                    log.warning("follow.disconnected", error=str(error))
+                    await self._reconnect(client)
+        finally:
+            await client.aclose()
+
+    async def _read(self, client: redis.asyncio.Redis) -> bool:
+        streams = {self._wake_key: self._wake_id}
+        for generation_id, known in self.logs.items():
+            streams[protocol.generation_key(generation_id)] = _format(known.position)
+        self._waiting = True
+        reply = await client.xread(streams, count=PAGE, block=int(connection.BLOCK_S * 1000))  # type: ignore[arg-type]
+        self._waiting = False
+        for key, entries in reply or ():
+            name = key.decode()
+            if name == self._wake_key:
+                self._wake_id = entries[-1][0].decode()
+                continue
+            known = self.logs.get(name.removeprefix(protocol.generation_key("")))
+            if known and (items := [item for item in _parse(entries) if item[0] > known.position]):
+                known.position = items[-1][0]
+                for subscription in known.subscriptions:
+                    subscription.push(items)
+        return bool(reply)
+
+    async def _reconnect(self, client: redis.asyncio.Redis) -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            try:
+                await client.ping()  # type: ignore[misc]
+                break
+            except UNREACHABLE:
+                continue
+        self._start(self._find_holes())
+
+    async def _find_holes(self) -> None:
+        """A log that ends before what we have read from it lost its tail: its readers must not wait for ever."""
+        await asyncio.sleep(HOLE_AFTER_S)
+        for generation_id, known in list(self.logs.items()):
+            pipe = connection.async_redis().pipeline(transaction=False)
+            pipe.xrevrange(protocol.generation_key(generation_id), count=1)
+            pipe.hget(protocol.request_key(generation_id), "state")
+            try:
+                newest, state = await pipe.execute()
+            except UNREACHABLE:
+                return  # the reader notices as well, and comes back here
+            end = _parse(newest)[0][0] if newest else (0, 0)
+            if end >= known.position:
+                continue
+            if state is not None and newest:
+                event = protocol.Interrupted(code="redis_restarted", message=TAIL_LOST, retryable=True)
+                await connection.call_async(protocol.end(generation_id, event))
+            for subscription in known.subscriptions:
+                subscription.reread()
+
+
+class Follower:
+    """Use `follower()`."""
+
+    def __init__(self) -> None:
+        self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._count = 0
+        self._readers: list[_Reader] = []
+
+    async def follow(self, generation_id: str, after: int = -1) -> AsyncIterator[protocol.AnyEvent]:
+        """Every event with a seq above `after`, in order, as it comes; ends after the terminal event.
+
+        Raises LogGone when there is no log, and redis.exceptions.ConnectionError when Redis stays away for
+        GIVE_UP_AFTER_S. A log that was cut behind the cursor ends with its terminal event, whatever that one's seq.
+        """
+        # Numbers go on across attempts, so this place is right, or early, in every attempt.
+        after = max(-1, min(after, 2**31))
+        position: Position = (1, after + 1)
+        subscription = _Subscription(generation_id)
+        reader: _Reader | None = None
+        try:
+            while True:
+                more = True
+                while more:
+                    items, ended = await self._page(generation_id, position)
+                    more = len(items) == PAGE
+                    for item_position, event in items:
+                        position = item_position
+                        if event.seq > after or isinstance(event, protocol.Terminal):
+                            yield event
+                        if isinstance(event, protocol.Terminal):
+                            return
+                    if ended is not None:
+                        if ended.seq != after:
+                            yield ended
+                        return
+                if reader is None:
+                    reader = self._subscribe(subscription, position)
+                while (new := await subscription.take()) is not None:
+                    for item_position, event in new:
+                        if item_position <= position:
+                            continue
+                        position = item_position
+                        if event.seq > after or isinstance(event, protocol.Terminal):
+                            yield event
+                        if isinstance(event, protocol.Terminal):
+                            return
+        finally:
+            if reader is not None:
+                reader.remove(subscription)
+
+    async def _page(self, generation_id: str, position: Position) -> tuple[list[Item], protocol.Terminal | None]:
+        """Up to PAGE events behind `position`; where an ended generation has none left, its terminal event."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + GIVE_UP_AFTER_S
+        key = protocol.generation_key(generation_id)
+        while True:
+            pipe = connection.async_redis().pipeline(transaction=False)
+            pipe.hget(protocol.request_key(generation_id), "state")
+            pipe.xrange(key, f"({_format(position)}", count=PAGE)
+            try:
+                state, entries = await pipe.execute()
+                ended: protocol.Terminal | None = None
+                if not entries and (state is None or state.decode() not in protocol.LIVE_STATES):
+                    newest = _parse(await connection.async_redis().xrevrange(key, count=1))
+                    if not newest or not isinstance(newest[0][1], protocol.Terminal):
+                        raise LogGone(f"There is no log of generation {generation_id}.")
+                    ended = newest[0][1]
+                return _parse(entries), ended
+            except UNREACHABLE:
+                if loop.time() > give_up_at:
+                    raise
+                await asyncio.sleep(0.2)
+
+    def _subscribe(self, subscription: _Subscription, position: Position) -> _Reader:
+        reader = next((r for r in self._readers if subscription.generation_id in r.logs), None)
+        reader = reader or next((r for r in self._readers if len(r.logs) < LOGS_PER_READER), None)
+        if reader is None:
+            self._count += 1
+            reader = _Reader(f"{self._name}-{self._count}", self._readers.remove)
+            self._readers.append(reader)
+        reader.add(subscription, position)
+        return reader
+
+
+_followers: WeakKeyDictionary[asyncio.AbstractEventLoop, Follower] = WeakKeyDictionary()
+
+
+def follower() -> Follower:
+    """The running event loop's Follower."""
+    return _followers.setdefault(asyncio.get_running_loop(), Follower())

@@ -1,0 +1,38 @@
+"""Which engines are there, and where a request stands in its queue."""
+
+from __future__ import annotations
+
+import msgspec
+
+from chatapp.streaming import connection
+from engine import protocol
+
+_details = msgspec.json.Decoder(protocol.WorkerDetails)
+
+
+def live(model: str | None = None) -> list[protocol.WorkerDetails]:
+    """Workers with a fresh heartbeat. `healthy` is False of one that says so, or that holds work without stepping."""
+    client = connection.sync_redis()
+    seconds, micros = client.time()  # type: ignore[misc]
+    now_ms = seconds * 1000 + micros // 1000
+    ids = client.zrange(protocol.WORKERS, now_ms - protocol.STALE_AFTER_S * 1000, "+inf", byscore=True)  # type: ignore[call-overload]
+    pipe = client.pipeline(transaction=False)
+    for worker in ids:
+        pipe.hmget(protocol.worker_key(worker.decode()), "details", "stepped_ms")
+        pipe.scard(protocol.held_key(worker.decode()))
+    replies = pipe.execute()
+    found = []
+    for (details, stepped_ms), held in zip(replies[::2], replies[1::2], strict=True):
+        if details is None:
+            continue
+        worker = _details.decode(details)
+        if held and now_ms - int(stepped_ms or 0) > protocol.STALLED_AFTER_S * 1000:
+            worker.healthy = False
+        if model is None or worker.model == model:
+            found.append(worker)
+    return found
+
+
+def queue_position(generation_id: str) -> int:
+    """1 is next in its tenant's queue; 0: it does not wait."""
+    return int(connection.call(protocol.place(generation_id)))

@@ -1,0 +1,483 @@
+#!lua name=octavo_1
+-- The wire between web and engine: every change of a generation's state is one of these atomic calls.
+--
+-- A generation is `queued`, then `running` under one owner and one attempt, then ended with a status that never changes.
+-- Whoever moves it without its owner (claim, cancel, end) takes the next attempt first, so that all the owner may still
+-- send is refused as stale. Arguments and replies are spelled in engine/protocol.py, and only there.
+--
+-- Key names are made here: which queue, log and sets a call touches depends on what it reads, so they cannot be declared
+-- beforehand. That is allowed outside Redis Cluster, which is refused at start. All time is Redis's own.
+
+local PREFIX = 'octavo_1_'
+local STALE_MS = 3000     -- a worker without a heartbeat for so long is taken for dead
+local STALLED_MS = 20000  -- so is one that holds work and has not made a step for so long
+local LEASE_MS = 10000    -- a stateless call whose web process has not renewed it for so long is cancelled
+local WARM_MS = 200       -- how old a passed-over head may get for the sake of a warm prefix
+local FORGET_MS = 60000   -- when a dead worker that holds nothing is forgotten
+local CONTROL_LENGTH = 1000
+local ORPHANS = 64        -- how many a worker is handed in one call; the rest comes a second later
+
+local GROUP = 'workers'
+local FINISHED = 'octavo:finished'
+local WORKERS = 'octavo:workers'
+local FLOOR = '#floor'    -- a field beside the tenants in octavo:service:{model}; no tenant is called so
+
+local function queue_key(model, tenant) return 'octavo:requests:' .. model .. ':' .. tenant end
+local function backlog_key(model) return 'octavo:backlog:' .. model end
+local function bytes_key(model) return 'octavo:queued_bytes:' .. model end
+local function service_key(model) return 'octavo:service:' .. model end
+local function control_key(model) return 'octavo:control:' .. model end
+local function request_key(id) return 'octavo:request:' .. id end
+local function log_key(id) return 'octavo:generation:' .. id end
+local function held_key(worker) return 'octavo:held:' .. worker end
+local function worker_key(worker) return 'octavo:worker:' .. worker end
+local function occupancy_key(worker) return 'octavo:occupancy:' .. worker end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Asked once: a server that starts again loads this library again, and with it an empty variable.
+local known_run_id
+local function run_id()
+  if not known_run_id then
+    known_run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+  end
+  return known_run_id
+end
+
+-- Requests --------------------------------------------------------------------------------------------------------
+
+-- The fields of octavo:request:{id}; those from `attempt` on are numbers.
+local FIELDS = {'state', 'model', 'tenant', 'entry', 'owner', 'run_id', 'cancel',
+  'attempt', 'seq', 'weight', 'estimate', 'bytes', 'queued_ms', 'deadline_ms', 'lease_ms'}
+local FIRST_NUMBER = 8
+
+local function read_request(id)
+  local values = redis.call('HMGET', request_key(id), unpack(FIELDS))
+  if not values[1] then return nil end
+  local request = {id = id}
+  for i, name in ipairs(FIELDS) do
+    if i < FIRST_NUMBER then request[name] = values[i] or '' else request[name] = tonumber(values[i] or 0) end
+  end
+  return request
+end
+
+local function write_request(request, ...)
+  local fields = {}
+  for _, name in ipairs({...}) do
+    fields[#fields + 1] = name
+    fields[#fields + 1] = request[name]
+  end
+  redis.call('HSET', request_key(request.id), unpack(fields))
+end
+
+local function has_ended(request)
+  return request.state ~= 'queued' and request.state ~= 'running'
+end
+
+-- The log's id of an event is <attempt>-<seq + 1>; <attempt>-0 is `claimed`.
+local function log(request, seq, event)
+  redis.call('XADD', log_key(request.id), request.attempt .. '-' .. (seq + 1), 'event', event)
+end
+
+-- Queues and service ----------------------------------------------------------------------------------------------
+
+-- How many wait in a queue, and the id of the entry that was handed out last.
+local function waiting(queue)
+  if redis.call('EXISTS', queue) == 0 then return 0, '0-0' end
+  local flat = redis.call('XINFO', 'GROUPS', queue)[1]
+  local group = {}
+  for i = 1, #flat, 2 do group[flat[i]] = flat[i + 1] end
+  return redis.call('XLEN', queue) - group['pending'], group['last-delivered-id']
+end
+
+-- 1 for the head of its tenant's queue, 0 for what does not wait.
+local function position(request)
+  if request.state ~= 'queued' then return 0 end
+  local queue = queue_key(request.model, request.tenant)
+  local _, last = waiting(queue)
+  return #redis.call('XRANGE', queue, '(' .. last, request.entry)
+end
+
+-- A tenant that has been idle comes back at the level of those that waited: it can neither save up turns nor owe them.
+local function enter_backlog(model, tenant)
+  if redis.call('ZSCORE', backlog_key(model), tenant) then return false end
+  local own = tonumber(redis.call('HGET', service_key(model), tenant) or 0)
+  local floor = tonumber(redis.call('HGET', service_key(model), FLOOR) or 0)
+  local service = math.max(own, floor)
+  redis.call('HSET', service_key(model), tenant, service)
+  redis.call('ZADD', backlog_key(model), service, tenant)
+  return true
+end
+
+local function raise_floor(model)
+  local least = redis.call('ZRANGE', backlog_key(model), 0, 0, 'WITHSCORES')[2]
+  local floor = redis.call('HGET', service_key(model), FLOOR) or 0
+  if least and tonumber(least) > tonumber(floor) then
+    redis.call('HSET', service_key(model), FLOOR, least)
+  end
+end
+
+local function charge(request, tokens)
+  if tokens == 0 then return end
+  local service = redis.call('HINCRBYFLOAT', service_key(request.model), request.tenant, tokens / request.weight)
+  redis.call('ZADD', backlog_key(request.model), 'XX', service, request.tenant)
+end
+
+local function leave_queue(request)
+  if request.entry == '' then return end
+  local queue = queue_key(request.model, request.tenant)
+  redis.call('XACK', queue, GROUP, request.entry)
+  redis.call('XDEL', queue, request.entry)
+  if redis.call('HINCRBY', bytes_key(request.model), request.tenant, -request.bytes) <= 0 then
+    redis.call('HDEL', bytes_key(request.model), request.tenant)
+  end
+  -- An empty queue goes, and with it the group's memory of workers long gone.
+  if redis.call('XLEN', queue) == 0 then redis.call('DEL', queue) end
+  if waiting(queue) == 0 then redis.call('ZREM', backlog_key(request.model), request.tenant) end
+end
+
+-- Endings ---------------------------------------------------------------------------------------------------------
+
+-- Write the terminal event, which has the last number + 1, and hand the generation to the recorders.
+local function finish_as(request, status, event)
+  local seq = request.seq + 1
+  log(request, seq, event)
+  leave_queue(request)
+  if request.owner ~= '' then redis.call('SREM', held_key(request.owner), request.id) end
+  -- What was refused before it started has cost nothing.
+  if status == 'refused' and request.state == 'running' and request.seq < 0 then charge(request, -request.estimate) end
+  request.state, request.seq = status, seq
+  write_request(request, 'state', 'seq', 'attempt')
+  redis.call('HDEL', request_key(request.id), 'entry', 'cancel', 'lease_ms', 'estimate', 'bytes')
+  redis.call('XADD', FINISHED, '*', 'id', request.id, 'status', status, 'tenant', request.tenant, 'model', request.model)
+end
+
+-- End a generation over its owner's head. `event` is a table: type, code, message, …
+local function end_as(request, event)
+  request.attempt = request.attempt + 1
+  event.seq = request.seq + 1
+  finish_as(request, event.type, cjson.encode(event))
+end
+
+local CANCELLED_LEASE = 'The caller has gone away.'
+local TIMED_OUT = 'The request reached its deadline before it was answered.'
+local TAIL_LOST = 'Redis restarted while this was being answered, and a part of the answer may be lost.'
+
+-- What makes a request end before any worker touches it, or nil.
+local function early_end(request, now)
+  if request.cancel == '1' then return {type = 'cancelled'} end
+  if request.lease_ms > 0 and request.lease_ms < now then
+    return {type = 'cancelled', code = 'lease_expired', message = CANCELLED_LEASE}
+  end
+  if request.deadline_ms > 0 and request.deadline_ms <= now then
+    return {type = 'timeout', code = 'deadline', message = TIMED_OUT, retryable = true}
+  end
+end
+
+-- Workers ---------------------------------------------------------------------------------------------------------
+
+local function is_stale(worker, now)
+  local beat = redis.call('ZSCORE', WORKERS, worker)
+  if not beat or now - beat > STALE_MS then return true end
+  local stepped = redis.call('HGET', worker_key(worker), 'stepped_ms')
+  return stepped and now - stepped > STALLED_MS and redis.call('SCARD', held_key(worker)) > 0
+end
+
+local function hint(model, ...)
+  redis.call('XADD', control_key(model), 'MAXLEN', '~', CONTROL_LENGTH, '*', ...)
+end
+
+-- A worker owns the request from here on, under the next attempt.
+local function hand_over(request, worker)
+  if request.owner ~= '' then redis.call('SREM', held_key(request.owner), request.id) end
+  request.state, request.owner, request.attempt = 'running', worker, request.attempt + 1
+  write_request(request, 'state', 'owner', 'attempt')
+  redis.call('SADD', held_key(worker), request.id)
+  redis.call('ZADD', WORKERS, 'NX', now_ms(), worker)  -- so that others find what it holds, whenever it dies
+  log(request, -1, cjson.encode({type = 'claimed', seq = -1, worker = worker, attempt = request.attempt}))
+end
+
+local function handed(request, payload, now)
+  return {request.id, request.attempt, payload, now - request.queued_ms, now, request.seq}
+end
+
+-- The functions ---------------------------------------------------------------------------------------------------
+
+local function enqueue(_, args)
+  local id, model, tenant, payload = args[1], args[2], args[3], args[4]
+  local estimate, weight, deadline_ms, leased = args[5], args[6], args[7], args[8]
+  local most, most_bytes = tonumber(args[9]), tonumber(args[10])
+  local known = read_request(id)
+  if known then return {'known', known.state, position(known)} end
+
+  local queue = queue_key(model, tenant)
+  local queued = waiting(queue)
+  local bytes = tonumber(redis.call('HGET', bytes_key(model), tenant) or 0)
+  if queued >= most or bytes + #payload > most_bytes then return {'full', 'queued', queued} end
+
+  if redis.call('EXISTS', queue) == 0 then redis.call('XGROUP', 'CREATE', queue, GROUP, '0', 'MKSTREAM') end
+  local now = now_ms()
+  redis.call('HSET', request_key(id), 'state', 'queued', 'model', model, 'tenant', tenant,
+    'entry', redis.call('XADD', queue, '*', 'id', id, 'request', payload),
+    'attempt', 0, 'seq', -1, 'weight', weight, 'estimate', estimate, 'bytes', #payload,
+    'queued_ms', now, 'deadline_ms', deadline_ms, 'lease_ms', leased == '1' and now + LEASE_MS or 0)
+  redis.call('HINCRBY', bytes_key(model), tenant, #payload)
+  -- Whoever has room takes until nothing is left, so a hint is due only when there was nothing.
+  if enter_backlog(model, tenant) then hint(model, 'kind', 'enqueued') end
+  return {'ok', 'queued', queued + 1}
+end
+
+-- The head of a tenant's queue that is worth running; those before it that are not are ended here.
+local function live_head(model, tenant, now)
+  local queue = queue_key(model, tenant)
+  while true do
+    local queued, last = waiting(queue)
+    if queued == 0 then
+      redis.call('ZREM', backlog_key(model), tenant)
+      return nil
+    end
+    local entry = redis.call('XRANGE', queue, '(' .. last, '+', 'COUNT', 1)[1]
+    local request = read_request(entry[2][2])
+    if not request or request.entry ~= entry[1] then
+      -- Nobody waits for it.
+      leave_queue({model = model, tenant = tenant, entry = entry[1], bytes = #entry[2][4]})
+    else
+      local event = early_end(request, now)
+      if not event then return request end
+      end_as(request, event)
+    end
+  end
+end
+
+local function take(_, args)
+  local worker, model, room = args[1], args[2], tonumber(args[3])
+  local running, warm, running_count = {}, {}, 0
+  for _, tenant in ipairs(cjson.decode(args[4])) do running[tenant] = true; running_count = running_count + 1 end
+  for _, tenant in ipairs(cjson.decode(args[5])) do warm[tenant] = true end
+  local now = now_ms()
+  raise_floor(model)
+
+  -- One that runs nothing of k tenants finds a new one among k + 1; the others are looked at for a warm prefix.
+  local chosen
+  for _, tenant in ipairs(redis.call('ZRANGE', backlog_key(model), 0, running_count + 32)) do
+    if (room > 0 or not running[tenant]) and (warm[tenant] or not chosen) then
+      local request = live_head(model, tenant, now)
+      local due = warm[tenant] or not request or now - request.queued_ms >= WARM_MS
+      chosen = request or chosen
+      if chosen and due then break end
+    end
+  end
+  if not chosen then return false end
+
+  local queue = queue_key(model, chosen.tenant)
+  local read = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', 1, 'STREAMS', queue, '>')
+  hand_over(chosen, worker)
+  charge(chosen, chosen.estimate)
+  if waiting(queue) == 0 then redis.call('ZREM', backlog_key(model), chosen.tenant) end
+  return handed(chosen, read[1][2][1][2][4], now)
+end
+
+local function claim(_, args)
+  local worker, id = args[1], args[2]
+  local now = now_ms()
+  local request = read_request(id)
+  if not request or request.state ~= 'running' then
+    redis.call('SREM', held_key(worker), id)
+    return {'gone'}
+  end
+  if request.owner ~= worker and not is_stale(request.owner, now) then return {'owned'} end
+  if request.seq >= 0 and request.run_id ~= run_id() then
+    end_as(request, {type = 'interrupted', code = 'redis_restarted', message = TAIL_LOST, retryable = true})
+    return {'interrupted'}
+  end
+  local queue, former = queue_key(request.model, request.tenant), request.owner
+  local entry = redis.call('XRANGE', queue, request.entry, request.entry)[1]
+  if not entry then
+    end_as(request, {type = 'interrupted', code = 'request_lost', message = TAIL_LOST, retryable = true})
+    return {'interrupted'}
+  end
+  redis.call('XCLAIM', queue, GROUP, worker, 0, request.entry, 'JUSTID')
+  if former ~= worker and #redis.call('XPENDING', queue, GROUP, '-', '+', 1, former) == 0 then
+    redis.call('XGROUP', 'DELCONSUMER', queue, GROUP, former)
+  end
+  hand_over(request, worker)
+  return {'ok', unpack(handed(request, entry[2][4], now))}
+end
+
+local function is_current(request, worker, attempt)
+  return request and request.state == 'running' and request.owner == worker and request.attempt == attempt
+end
+
+local function tell_one(worker, id, attempt, seq, tokens, event)
+  local request = read_request(id)
+  if not is_current(request, worker, attempt) then return 'stale' end
+  if seq > request.seq + 1 then return 'behind ' .. request.seq end
+  if seq == request.seq + 1 then
+    log(request, seq, event)
+    request.seq, request.run_id = seq, run_id()
+    write_request(request, 'seq', 'run_id')
+    -- `started` (seq 0) brings the true number of computed prompt tokens in place of the estimate.
+    if seq == 0 then charge(request, tokens - request.estimate) else charge(request, tokens) end
+  end
+  if request.cancel == '1' then return 'cancelled' end
+  return 'ok'
+end
+
+local function tell(_, args)
+  local replies = {}
+  for i = 2, #args, 5 do
+    local attempt, seq, tokens = tonumber(args[i + 1]), tonumber(args[i + 2]), tonumber(args[i + 3])
+    replies[#replies + 1] = tell_one(args[1], args[i], attempt, seq, tokens, args[i + 4])
+  end
+  return replies
+end
+
+local function finish(_, args)
+  local worker, id, attempt, seq = args[1], args[2], tonumber(args[3]), tonumber(args[4])
+  local status, event = args[5], args[6]
+  local request = read_request(id)
+  if request and has_ended(request) and request.owner == worker and request.attempt == attempt then return 'ok' end
+  if not is_current(request, worker, attempt) then
+    redis.call('SREM', held_key(worker), id)
+    return 'stale'
+  end
+  if seq > request.seq + 1 then return 'behind ' .. request.seq end
+  if seq <= request.seq then
+    return redis.error_reply('ERR terminal event ' .. seq .. ' of ' .. id .. ' is behind its log, at ' .. request.seq)
+  end
+  finish_as(request, status, event)
+  return 'ok'
+end
+
+local function cancel(_, args)
+  local id = args[1]
+  local request = read_request(id)
+  if not request then
+    request = {id = id, state = 'queued', model = '', tenant = '', entry = '', owner = '', attempt = 0, seq = -1}
+  end
+  if has_ended(request) then return request.state end
+  if request.state == 'running' and not is_stale(request.owner, now_ms()) then
+    redis.call('HSET', request_key(id), 'cancel', '1')
+    hint(request.model, 'kind', 'cancel', 'id', id)
+    return 'cancelling'
+  end
+  end_as(request, {type = 'cancelled'})
+  return request.state
+end
+
+-- End from outside, whatever the state: a deadline without workers, a log with a hole.
+local function end_(_, args)
+  local request = read_request(args[1])
+  if not request then return 'unknown' end
+  if has_ended(request) then return request.state end
+  local running = request.state == 'running'
+  end_as(request, cjson.decode(args[2]))
+  if running then hint(request.model, 'kind', 'ended', 'id', request.id) end
+  return request.state
+end
+
+local function renew(_, args)
+  local request = read_request(args[1])
+  if not request then return 'unknown' end
+  if not has_ended(request) then redis.call('HSET', request_key(request.id), 'lease_ms', now_ms() + LEASE_MS) end
+  return request.state
+end
+
+-- Says that the worker lives; the reply says what it holds and which of that it should end: {now, id, flag, id, flag, …}.
+local function heartbeat(_, args)
+  local worker, steps, details = args[1], args[2], args[3]
+  local now = now_ms()
+  redis.call('ZADD', WORKERS, now, worker)
+  local held = redis.call('SMEMBERS', held_key(worker))
+  if #held == 0 or redis.call('HGET', worker_key(worker), 'steps') ~= steps then
+    redis.call('HSET', worker_key(worker), 'stepped_ms', now)
+  end
+  redis.call('HSET', worker_key(worker), 'steps', steps, 'details', details)
+  local reply = {now}
+  for _, id in ipairs(held) do
+    local request = read_request(id)
+    if not request then
+      redis.call('SREM', held_key(worker), id)
+    else
+      if request.lease_ms > 0 and request.lease_ms < now then redis.call('HSET', request_key(id), 'cancel', '1') end
+      reply[#reply + 1] = id
+      reply[#reply + 1] = early_end(request, now) and early_end(request, now).type or 'run'
+    end
+  end
+  return reply
+end
+
+local function forget(worker)
+  redis.call('ZREM', WORKERS, worker)
+  redis.call('DEL', worker_key(worker), occupancy_key(worker))
+end
+
+-- What dead workers of this model hold. Those that hold nothing are forgotten after a while.
+local function orphans(_, args)
+  local worker, model = args[1], args[2]
+  local now, found = now_ms(), {}
+  local members = redis.call('ZRANGE', WORKERS, 0, -1, 'WITHSCORES')
+  for i = 1, #members, 2 do
+    local other = members[i]
+    if other ~= worker and is_stale(other, now) then
+      for _, id in ipairs(redis.call('SMEMBERS', held_key(other))) do
+        local request = read_request(id)
+        if not request or request.owner ~= other or request.state ~= 'running' then
+          redis.call('SREM', held_key(other), id)
+        elseif request.model == model and #found < ORPHANS then
+          found[#found + 1] = id
+        end
+      end
+      if now - members[i + 1] > FORGET_MS and redis.call('SCARD', held_key(other)) == 0 then forget(other) end
+    end
+  end
+  return found
+end
+
+-- A worker goes in order. What it still holds is found by the others, as it no longer has a heartbeat.
+local function retire(_, args)
+  local worker = args[1]
+  if redis.call('SCARD', held_key(worker)) == 0 then
+    forget(worker)
+  else
+    redis.call('ZADD', WORKERS, 0, worker)
+  end
+  return 'ok'
+end
+
+-- The recorder has it: the log and the state live on for a while, for readers and for late retries of the caller.
+local function recorded(_, args)
+  local entry, id, ttl = args[1], args[2], args[3]
+  redis.call('EXPIRE', log_key(id), ttl)
+  redis.call('EXPIRE', request_key(id), ttl)
+  redis.call('XACK', FINISHED, 'recorders', entry)
+  redis.call('XDEL', FINISHED, entry)
+  return 'ok'
+end
+
+local function place(_, args)
+  local request = read_request(args[1])
+  return request and position(request) or 0
+end
+
+local function register(name, callback, flags)
+  redis.register_function({function_name = PREFIX .. name, callback = callback, flags = flags or {}})
+end
+
+-- What ends work frees memory, so it must go on when memory is short.
+register('enqueue', enqueue)
+register('take', take)
+register('claim', claim, {'allow-oom'})
+register('tell', tell)
+register('finish', finish, {'allow-oom'})
+register('cancel', cancel, {'allow-oom'})
+register('end', end_, {'allow-oom'})
+register('renew', renew, {'allow-oom'})
+register('heartbeat', heartbeat, {'allow-oom'})
+register('orphans', orphans, {'allow-oom'})
+register('retire', retire, {'allow-oom'})
+register('recorded', recorded, {'allow-oom'})
+register('place', place, {'no-writes'})
