@@ -1,13 +1,11 @@
-"""What our templates need beyond Django's own tags: icons from the sprite, and the import map of the browser modules."""
+"""What our templates need beyond Django's own tags: icons from the sprite, and the import map of our modules."""
 
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from pathlib import Path
 
 from django import template
-from django.conf import settings
-from django.contrib.staticfiles import finders
 from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
@@ -19,10 +17,7 @@ LIBRARIES = {
     "dompurify": "vendor/purify.mjs",
     "highlight.js": "vendor/highlight.mjs",
 }
-MODULES = (
-    "answer", "blocks", "chat", "code", "composer", "dom", "format", "log", "markdown", "message", "occupancy", "repair",
-    "session", "sidebar", "socket",
-)  # fmt: skip
+MODULES = sorted(path.name for path in (Path(__file__).parents[3] / "static" / "js").glob("*.js"))
 
 
 @register.simple_tag
@@ -33,7 +28,7 @@ def icon(name: str) -> SafeString:
 
 
 def _imports() -> dict[str, str]:
-    own = {f"#octavo/{name}.js": static(f"js/{name}.js") for name in MODULES}
+    own = {f"#octavo/{name}": static(f"js/{name}") for name in MODULES}
     return {**own, **{name: static(path) for name, path in LIBRARIES.items()}}
 
 
