@@ -192,6 +192,6 @@ def draw(logits: torch.Tensor, sequences: list[Sequence], settings: SamplingRows
 def _context(config: EngineConfig, max_position: int) -> int:
     if config.max_model_len is not None and config.max_model_len > max_position:
         raise EngineConfigError(
-            f"max_model_len {config.max_model_len} is beyond the {max_position} tokens the model was made for; lower it."
+            f"max_model_len {config.max_model_len} is beyond the model's own {max_position} tokens; lower it."
         )
     return config.max_model_len or max_position
