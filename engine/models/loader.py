@@ -1,13 +1,11 @@
 """From a path to a model ready to run: a safetensors folder (one file or sharded), a GGUF file, or a hub id.
 
-Owns where a model comes from, the fusing of its weights, the choice of dtype, and the revision that the prefix cache
-keys on. Every failure is a ModelError of one line. What exists locally is never looked up online: a hub id is tried
-only when nothing of that name exists and it looks like one.
+Owns the fusing of a model's weights, the choice of dtype, and the revision that the prefix cache
+keys on. Every failure is a ModelError of one line. engine.models.source says what a name means.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,8 +20,8 @@ from torch import Tensor
 from engine.models.config import ModelConfig, ModelError, read_config, read_json
 from engine.models.digest import digest_files
 from engine.models.llama import LlamaModel
+from engine.models.source import resolve
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -55,7 +53,7 @@ def load(
     """Load a model folder, a .gguf file (converted once, into `cache_dir`) or a hub id.
 
     dtype: "auto", "float32", "bfloat16", "float16" or a torch dtype. `report` is told the lines of a conversion's
-    progress. Raises ModelError.
+    progress. Raises ModelError, of one line.
     """
     folder = resolve(path, cache_dir=cache_dir, report=report)
     config = read_config(folder)
@@ -65,44 +63,6 @@ def load(
     model = build(config, _tensors(files), kind, device, str(folder))
     revision = digest_files([folder / "config.json", *files])
     return LoadedModel(model=model, config=config, revision=revision, path=folder, dtype=kind, device=device)
-
-
-def resolve(
-    path: str | Path, *, cache_dir: str | Path | None = None, report: Callable[[str], None] = lambda line: None
-) -> Path:
-    """The absolute model folder that `path` means, converted or downloaded if need be."""
-    local = Path(path).expanduser()
-    if local.is_dir():
-        return local.resolve()
-    if local.is_file():
-        if local.suffix != ".gguf" and local.open("rb").read(4) != b"GGUF":
-            raise ModelError(f"{path} is not a model: it is neither a folder with config.json nor a GGUF file.")
-        return _converted(local.resolve(), cache_dir, report)
-    name = str(path)
-    if not HUB_ID.fullmatch(name) or name.endswith(".gguf"):
-        raise ModelError(f"{path} does not exist; name a model folder, a .gguf file or a hub id like owner/name.")
-    return _download(name)
-
-
-def _converted(source: Path, cache_dir: str | Path | None, report: Callable[[str], None]) -> Path:
-    from engine.models.convert import convert
-
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo" / "models"
-    name = f"{source.stem.lower()}-{digest_files([source])[:8]}"
-    return convert(source, Path(cache_dir or default) / name, report)
-
-
-def _download(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(hub_id, allow_patterns=["*.safetensors", "*.json", "*.jinja"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(
-            f"{hub_id} is neither a local folder nor to be had from the hub ({reason[0].rstrip('.')})."
-        ) from None
 
 
 @lru_cache(maxsize=1)
