@@ -23,7 +23,7 @@ FILES = {
 
 ICONS = (
     "arrow-down", "arrow-up", "check", "chevrons-up-down", "circle-alert", "copy", "key-round", "log-out",
-    "monitor", "moon", "panel-left", "refresh-cw", "settings", "square", "square-pen", "sun", "wifi-off", "x",
+    "monitor", "moon", "panel-left", "settings", "square-pen", "sun", "wifi-off",
 )  # fmt: skip
 
 SOURCE_MAP = re.compile(r"^//[#@] sourceMappingURL=\S*\s*$", re.MULTILINE)

@@ -41,7 +41,7 @@ export class MessageView {
     if (this.markdown) this.markdown.update(message.text, live);
     else if (this.text.textContent !== message.text) this.text.textContent = message.text;
     this.text.hidden = message.text === "";
-    this.footer.hidden = live || (message.text === "" && !message.usage);
+    this.footer.hidden = live;
     this.footer.firstChild.hidden = message.text === "";
     this.figures.textContent = live ? "" : figures(message.usage, message.timing);
     this.#showNotice(live);
@@ -80,7 +80,7 @@ export class MessageView {
       const text = message.error?.message ?? "The answer broke off and nothing says why.";
       notice = { kind: "bad", icon: "circle-alert", text, retry: message.error?.code !== "lost" };
     } else if (message.status === "cancelled") {
-      notice = { kind: "", icon: "square", text: message.text ? "You stopped this answer." : "You stopped this answer before it began." };
+      notice = { kind: "quiet", text: message.text ? "You stopped this answer." : "You stopped this answer before it began." };
     } else if (message.status === "incomplete") {
       const tokens = message.usage?.completion_tokens;
       const limit = tokens ? `The answer was cut at ${count(tokens)} tokens, the limit.` : "The answer was cut at the limit.";
@@ -91,7 +91,7 @@ export class MessageView {
     this.notice.hidden = notice === null;
     if (!notice) return;
     this.notice.className = `notice ${notice.kind}`;
-    this.notice.replaceChildren(icon(notice.icon), h("span", { class: "notice-text", text: notice.text }));
+    this.notice.replaceChildren(...(notice.icon ? [icon(notice.icon)] : []), h("span", { class: "notice-text", text: notice.text }));
     if (notice.retry) {
       const retry = h("button", { type: "button", class: "button small", onclick: () => this.retry(message) }, "Ask again");
       this.notice.append(retry);

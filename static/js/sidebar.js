@@ -75,7 +75,7 @@ export class Sidebar {
       }
       entries.append(h("li", {}, this.#link(item, currentId)));
     }
-    const none = items.length === 0 ? h("p", { class: "none", text: "Your conversations will stand here." }) : null;
+    const none = items.length === 0 ? h("p", { class: "none", text: "No conversations yet. Write a message to begin one." }) : null;
     this.list.replaceChildren(...sections, ...(none ? [none] : []), this.end);
     if (focused) this.list.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus();
   }
