@@ -32,6 +32,8 @@ class EngineConfig:
     dtype: str = "auto"
     device: str = "auto"
     """"auto": cuda when there is one, else cpu."""
+    threads: int | None = None
+    """Threads of a CPU's products. None: all the cores that this process may use."""
     block_size: int = 16
     """Tokens a block. Small blocks waste little in the last block and share finer; 16 still copies in long runs."""
     num_blocks: int | None = None
@@ -53,7 +55,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "token_budget", "patience", "hash_bits"):
             self._at_least_one(name, getattr(self, name))
-        for name in ("num_blocks", "kv_memory_bytes", "max_model_len"):
+        for name in ("threads", "num_blocks", "kv_memory_bytes", "max_model_len"):
             value = getattr(self, name)
             if value is not None:
                 self._at_least_one(name, value)

@@ -117,12 +117,14 @@ class Runner:
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         shape = loaded.config
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
         self.device = loaded.device
         self.dtype = loaded.dtype
         self.revision = loaded.revision
         self.vocab_size = shape.vocab_size
         self.eos_token_ids = frozenset(shape.eos_token_ids)
-        self.max_model_len = _context(config, shape.max_position)
+        self.max_model_len = context_length(config, shape.max_position)
         block_bytes = config.block_size * shape.kv_bytes_per_token(loaded.dtype.itemsize)
         on_gpu = self.device.type == "cuda"
         free = torch.cuda.mem_get_info(self.device)[0] if on_gpu else free_host_memory()
@@ -189,7 +191,8 @@ def draw(logits: torch.Tensor, sequences: list[Sequence], settings: SamplingRows
     return {s: None if unusable else token for s, token, unusable in zip(sequences, tokens, bad, strict=True)}
 
 
-def _context(config: EngineConfig, max_position: int) -> int:
+def context_length(config: EngineConfig, max_position: int) -> int:
+    """Tokens of prompt and answer together: the model's own, or what the settings cut it to."""
     if config.max_model_len is not None and config.max_model_len > max_position:
         raise EngineConfigError(
             f"max_model_len {config.max_model_len} is beyond the model's own {max_position} tokens; lower it."

@@ -31,7 +31,7 @@ _ByTenant: TypeAlias = dict[str, OrderedDict[Sequence, None]]
 """Ordered sets of sequences; a tenant without any has no entry."""
 
 MAX_SKIPS_PER_STEP = 8
-"""Heads looked at in vain in one step. Each look walks a prompt's blocks; with a full pool this bounds the step's cost."""
+"""Heads looked at in vain in one step: a look walks a prompt's blocks, so this bounds a step's cost."""
 
 
 class Scheduler:

@@ -32,8 +32,8 @@ class SequenceState(Enum):
 class Sequence:
     """A request's tokens on their way through the engine. Compared and hashed by identity.
 
-    `arrival` orders sequences by age. `regions` give the salt of every position (see DESIGN: salt regions); without any,
-    blocks are shared within the tenant and with nobody else. `max_total` bounds prompt + output tokens.
+    `arrival` orders sequences by age. `regions` give the salt of every position; without any, blocks are shared within
+    the tenant and with nobody else. `max_total` bounds prompt + output tokens.
     """
 
     __slots__ = (

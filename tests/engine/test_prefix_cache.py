@@ -94,8 +94,9 @@ def test_the_next_turn_finds_the_blocks_of_the_answer() -> None:
     assert cached == 28
 
 
-def test_other_salts_share_nothing() -> None:
-    engine = null_engine(num_blocks=64)
+@pytest.mark.parametrize("hash_bits", [1, 64])
+def test_other_salts_share_nothing(hash_bits: int) -> None:
+    engine = null_engine(num_blocks=64, hash_bits=hash_bits)
     prompt = prompt_of(17)
     for salt, tenant in (("one", "a"), ("two", "a"), ("one", "b"), ("two", "b")):
         _, cached = ask(engine, prompt, tenant=tenant, regions=[Region(17, salt)])

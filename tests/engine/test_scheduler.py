@@ -145,7 +145,7 @@ def test_a_head_that_does_not_fit_is_passed_over_by_other_tenants_and_by_its_own
 
 
 def test_a_big_head_is_not_passed_over_for_ever() -> None:
-    """Small ones keep coming; after `patience` steps nobody else is admitted until the big one has room."""
+    """Small ones of new tenants keep coming; after `patience` steps none is admitted until the big one has room."""
     engine = null_engine(num_blocks=16, max_num_seqs=4, token_budget=64, patience=20)
     run = Run(engine)
     number = 0
@@ -153,7 +153,7 @@ def test_a_big_head_is_not_passed_over_for_ever() -> None:
     def keep_small_ones_coming() -> None:
         nonlocal number
         while engine.scheduler.num_waiting < 4:
-            engine.add_request(f"small-{number}", prompt_of(8, number), params(4), tenant=f"s{number % 3}")
+            engine.add_request(f"small-{number}", prompt_of(8, number), params(2 + number % 5), tenant=f"s{number}")
             number += 1
 
     keep_small_ones_coming()
@@ -292,12 +292,13 @@ def test_making_room_never_takes_the_last_running_sequence_of_a_tenant() -> None
 
 
 @pytest.mark.parametrize(
-    ("weights", "shapes"), [((1, 1), (1, 1)), ((1, 3), (1, 1)), ((1, 1), (1, 6)), ((2, 1), (4, 1))]
+    ("weights", "shapes", "rows"),
+    [((1, 1), (1, 1), 8), ((1, 3), (1, 1), 8), ((1, 1), (1, 6), 8), ((2, 1), (4, 1), 8), ((3, 1), (1, 1), 2)],
 )
 def test_backlogged_tenants_get_service_by_weight_with_a_gap_that_does_not_grow(
-    weights: tuple[int, int], shapes: tuple[int, int]
+    weights: tuple[int, int], shapes: tuple[int, int], rows: int
 ) -> None:
-    engine = null_engine(num_blocks=200, block_size=4, max_num_seqs=8, token_budget=24)
+    engine = null_engine(num_blocks=200, block_size=4, max_num_seqs=rows, token_budget=24)
     run = Run(engine)
     rng = random.Random(3)
     counts = {"a": 0, "b": 0}
@@ -314,7 +315,7 @@ def test_backlogged_tenants_get_service_by_weight_with_a_gap_that_does_not_grow(
             gaps.append(abs(engine.scheduler.fairness.service("a") - engine.scheduler.fairness.service("b")))
     early, late = max(gaps[: len(gaps) // 3]), max(gaps[-len(gaps) // 3 :])
     service = engine.scheduler.fairness.service("a")
-    assert service > 10_000
+    assert service > 5_000
     assert late <= early * 1.5 + 50, "the gap grows with time"
     assert late < 400, "the gap is more than a few sequences' worth"
 
@@ -334,7 +335,7 @@ def test_a_pause_earns_no_credit() -> None:
 
 
 def test_recomputing_after_a_preemption_is_not_charged_again() -> None:
-    engine = null_engine(num_blocks=18, block_size=4, max_num_seqs=3, token_budget=64, prefix_caching=False)
+    engine = null_engine(num_blocks=18, block_size=4, max_num_seqs=3, token_budget=8, prefix_caching=False)
     run = Run(engine)
     engine.add_request("keeps the tenant active", prompt_of(1), params(70), tenant="t")
     for seed, name in enumerate(("old", "new")):
