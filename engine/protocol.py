@@ -170,21 +170,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     seq: int = -1
 
 
-class Claimed(Event, tag="claimed"):
+class Claimed(Event, frozen=True, tag="claimed"):
     worker: str
     attempt: int = 1
 
 
-class Started(Event, tag="started"):
+class Started(Event, frozen=True, tag="started"):
     prompt_tokens: int
     cached_tokens: int
 
 
-class Delta(Event, tag="delta"):
+class Delta(Event, frozen=True, tag="delta"):
     parts: list[Part]
 
 
-class Terminal(Event):
+class Terminal(Event, frozen=True):
     """How a generation ended. `finish_reason` only when finished: stop, length. The others say why in words."""
 
     usage: Usage | None = None
@@ -196,27 +196,27 @@ class Terminal(Event):
     retryable: bool = False
 
 
-class Finished(Terminal, tag="finished"):
+class Finished(Terminal, frozen=True, tag="finished"):
     pass
 
 
-class Refused(Terminal, tag="refused"):
+class Refused(Terminal, frozen=True, tag="refused"):
     pass
 
 
-class Cancelled(Terminal, tag="cancelled"):
+class Cancelled(Terminal, frozen=True, tag="cancelled"):
     pass
 
 
-class TimedOut(Terminal, tag="timeout"):
+class TimedOut(Terminal, frozen=True, tag="timeout"):
     pass
 
 
-class Interrupted(Terminal, tag="interrupted"):
+class Interrupted(Terminal, frozen=True, tag="interrupted"):
     pass
 
 
-class Failed(Terminal, tag="failed"):
+class Failed(Terminal, frozen=True, tag="failed"):
     pass
 
 
@@ -327,19 +327,19 @@ def parse_claimed(reply: list[Any]) -> Taken | str:
 
 
 class Tell(msgspec.Struct, frozen=True):
-    """One event for the log. `tokens` are charged: the uncached prompt tokens of `started`, the output of a delta."""
+    """One event for the log. `cost` is charged: for the uncached prompt tokens of `started`, for a delta's output."""
 
     id: str
     attempt: int
     event: Started | Delta
-    tokens: int
+    cost: float
 
 
 def tell(worker: str, tells: Iterable[Tell]) -> Call:
     """All that a step has to say, in one call. Reply: parse_told."""
     args: list[str | bytes | float] = [worker]
     for t in tells:
-        args += (t.id, t.attempt, t.event.seq, t.tokens, encode(t.event))
+        args += (t.id, t.attempt, t.event.seq, t.cost, encode(t.event))
     return _call("tell", *args)
 
 

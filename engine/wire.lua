@@ -120,9 +120,9 @@ local function raise_floor(model)
   end
 end
 
-local function charge(request, tokens)
-  if tokens == 0 then return end
-  local service = redis.call('HINCRBYFLOAT', service_key(request.model), request.tenant, tokens / request.weight)
+local function charge(request, cost)
+  if cost == 0 then return end
+  local service = redis.call('HINCRBYFLOAT', service_key(request.model), request.tenant, cost / request.weight)
   redis.call('ZADD', backlog_key(request.model), 'XX', service, request.tenant)
 end
 
@@ -311,7 +311,7 @@ local function is_current(request, worker, attempt)
   return request and request.state == 'running' and request.owner == worker and request.attempt == attempt
 end
 
-local function tell_one(worker, id, attempt, seq, tokens, event)
+local function tell_one(worker, id, attempt, seq, cost, event)
   local request = read_request(id)
   if not is_current(request, worker, attempt) then return 'stale' end
   if seq > request.seq + 1 then return 'behind ' .. request.seq end
@@ -319,8 +319,8 @@ local function tell_one(worker, id, attempt, seq, tokens, event)
     log(request, seq, event)
     request.seq, request.run_id = seq, run_id()
     write_request(request, 'seq', 'run_id')
-    -- `started` (seq 0) brings the true number of computed prompt tokens in place of the estimate.
-    if seq == 0 then charge(request, tokens - request.estimate) else charge(request, tokens) end
+    -- `started` (seq 0) brings the true cost of the prompt in place of the estimate.
+    if seq == 0 then charge(request, cost - request.estimate) else charge(request, cost) end
   end
   if request.cancel == '1' then return 'cancelled' end
   return 'ok'
@@ -329,8 +329,8 @@ end
 local function tell(_, args)
   local replies = {}
   for i = 2, #args, 5 do
-    local attempt, seq, tokens = tonumber(args[i + 1]), tonumber(args[i + 2]), tonumber(args[i + 3])
-    replies[#replies + 1] = tell_one(args[1], args[i], attempt, seq, tokens, args[i + 4])
+    local attempt, seq, cost = tonumber(args[i + 1]), tonumber(args[i + 2]), tonumber(args[i + 3])
+    replies[#replies + 1] = tell_one(args[1], args[i], attempt, seq, cost, args[i + 4])
   end
   return replies
 end

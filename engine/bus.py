@@ -1,0 +1,371 @@
+"""Redis input and output of a worker, in threads of its own: the engine loop never waits for the network.
+
+Owns the connections, the heartbeat, and when to take work; what has been said of each generation is in its outbox.
+Plain blocking sockets in two threads: each sleeps in the kernel until there is something to do, so the engine loop
+loses the GIL only for real work. The main thread of the two does everything in order; the other one waits for hints.
+
+Promises: events go out in the order given, all that has gathered in one pipeline; what was not acknowledged is sent
+again after a reconnection, which the wire makes harmless.
+
+Knows nothing of models or tokens.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import redis
+import redis.exceptions
+import redis.sentinel
+import structlog
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from engine import protocol
+from engine.outbox import Listener, Outbox, Said
+from engine.protocol import Delta, Started, Taken, Tell, WorkerDetails
+
+log = structlog.get_logger(__name__)
+
+BLOCK_S = 5.0
+BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+# A snapshot of a large pool has tens of kilobytes, and who looks wants the newest.
+SNAPSHOTS = 50
+
+# What passes by itself: no server, one that has just become a replica, one without memory until something ends.
+PASSING = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    OSError,
+)
+ENGINE_DIED = "The engine stopped unexpectedly while it worked on this. Try again."
+
+
+class RedisUnavailable(Exception):
+    """Redis cannot be used; one line that says why."""
+
+
+def connect(url: str, timeout_s: float = 5.0) -> redis.Redis:
+    """A client without retries of its own; nothing is sent yet."""
+    options: dict[str, Any] = {"protocol": 2, "socket_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)}
+    parts = protocol.sentinel(url)
+    if parts is None:
+        return redis.Redis.from_url(url, **options)
+    sentinels, master, db, password = parts
+    return redis.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
+
+
+def prepare(client: redis.Redis) -> None:
+    """Bring the server this code's function library. Raises RedisUnavailable when the server cannot serve us at all."""
+    info: Any = client.info("cluster")
+    if info.get("cluster_enabled"):
+        raise RedisUnavailable("Redis Cluster cannot be used: use one Redis or Valkey server, or sentinel://.")
+    try:
+        client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+    except PASSING:
+        raise
+    except redis.exceptions.ResponseError as error:
+        raise RedisUnavailable(f"Redis 7 or Valkey is needed, with functions: {error}") from None
+
+
+def wait_for_redis(url: str, for_s: float, say: Callable[[str], None]) -> None:
+    """Return once Redis answers; raise RedisUnavailable after `for_s` seconds. Says every 5 s that it waits."""
+    started = time.monotonic()
+    said = started
+    while True:
+        try:
+            client = connect(url)
+            prepare(client)
+            client.close()
+            return
+        except PASSING as error:
+            now = time.monotonic()
+            if now - started >= for_s:
+                raise RedisUnavailable(f"Redis did not answer for {for_s:.0f} s: {error}") from None
+            if now - said >= 5:
+                said = now
+                say(f"Waiting for Redis: {error}")
+        except (ValueError, redis.exceptions.RedisError) as error:
+            raise RedisUnavailable(f"Redis cannot be used: {error}") from None
+        time.sleep(0.2)
+
+
+class Bus:
+    """One worker's connection to everyone else. `capacity`: how many generations it takes at once."""
+
+    def __init__(
+        self, url: str, worker: str, model: str, capacity: int, listener: Listener, details: Callable[[], WorkerDetails]
+    ) -> None:
+        self._url = url
+        self._worker = worker
+        self._model = model
+        self._capacity = capacity
+        self._listener = listener
+        self._details = details
+        self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._outbox = Outbox(listener)
+        self._unknown: set[str] = set()
+        self._warm: frozenset[str] = frozenset()
+        self._snapshot: protocol.Snapshot | None = None
+        self._may_take = True  # something may wait for us
+        self._taking = True
+        self._beat_at = 0.0
+        self._stop_at: float | None = None
+        self.round_trips = 0
+        self._io = threading.Thread(target=self._run, name="bus", daemon=True)
+        self._hints = threading.Thread(target=self._read_hints, name="bus-hints", daemon=True)
+
+    # --- called by the engine loop --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._io.start()
+        self._hints.start()
+
+    def tell(self, said: Iterable[Said]) -> None:
+        """All that a step has to say."""
+        self._inbox.put(("tell", list(said)))
+
+    def publish(self, snapshot: protocol.Snapshot) -> None:
+        self._inbox.put(("snapshot", snapshot))
+
+    def warm(self, tenants: Iterable[str]) -> None:
+        """Whose prompts we hold, from now on."""
+        self._warm = frozenset(tenants)
+
+    def beat(self) -> None:
+        """Send a heartbeat at once: the details have changed."""
+        self._inbox.put(("beat", None))
+
+    def stop_taking(self) -> None:
+        self._taking = False
+        self.beat()
+
+    def stop(self, within_s: float) -> None:
+        """Send what is left to say, as far as it gets within the time, sign off, and end the threads."""
+        self._inbox.put(("stop", time.monotonic() + within_s))
+        self._io.join(within_s + 6)
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        try:
+            while True:
+                client = connect(self._url)
+                try:
+                    prepare(client)
+                    if failures:
+                        log.info("redis.connected")
+                    failures = 0
+                    self._beat_at = 0.0
+                    self._serve(client)
+                    return
+                except PASSING as error:
+                    if self._stop_at is not None and time.monotonic() > self._stop_at:
+                        return
+                    if not failures:
+                        log.warning("redis.lost", error=str(error))
+                    self._absorb(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)], wait_fully=True)
+                    failures += 1
+                finally:
+                    client.close()
+        except Exception as error:
+            log.exception("bus.failed")
+            self._listener.broken(error)
+
+    def _serve(self, client: redis.Redis) -> None:
+        while True:
+            now = time.monotonic()
+            if now >= self._beat_at:
+                self._beat_at = now + protocol.HEARTBEAT_S
+                self._heartbeat(client)
+            self._flush(client)
+            if self._stop_at is not None and (not self._outbox.active or now > self._stop_at):
+                self._fcall(client, protocol.retire(self._worker))
+                return
+            if self._may_take and self._taking:
+                self._take(client)
+            busy = self._outbox.has_unsent() or (self._may_take and self._taking)
+            self._absorb(0.0 if busy else self._beat_at - time.monotonic())
+
+    def _absorb(self, wait_s: float, wait_fully: bool = False) -> None:
+        """Take in what the engine loop and the hints have for us, waiting so long for the first of it."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                kind, value = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return
+            if kind == "tell":
+                self._outbox.note(value)
+            elif kind == "snapshot":
+                self._snapshot = value
+            elif kind == "hint":
+                self._may_take = True
+            elif kind == "beat":
+                self._beat_at = 0.0
+            elif kind == "stop":
+                self._taking, self._stop_at = False, value
+            if not wait_fully:
+                deadline = 0.0
+
+    def _fcall(self, client: redis.Redis, call: protocol.Call) -> Any:
+        self.round_trips += 1
+        return client.fcall(*call)
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def _flush(self, client: redis.Redis) -> None:
+        """Send all that has gathered, in one pipeline, and act on the replies."""
+        tells, ending = self._outbox.unsent()
+        if not tells and not ending and self._snapshot is None:
+            return
+        pipe = client.pipeline(transaction=False)
+        if tells:
+            pipe.fcall(*protocol.tell(self._worker, tells))
+        for generation in ending:
+            assert generation.terminal is not None
+            pipe.fcall(*protocol.finish(self._worker, generation.id, generation.attempt, generation.terminal))
+        if self._snapshot is not None:
+            fields: Any = {"snapshot": protocol.encode(self._snapshot)}
+            pipe.xadd(protocol.occupancy_key(self._worker), fields, maxlen=SNAPSHOTS)
+        self.round_trips += 1
+        replies = pipe.execute(raise_on_error=False)
+        self._snapshot = None
+        for reply in replies:
+            if isinstance(reply, redis.exceptions.RedisError):
+                _raise_if_general(reply)
+        if tells:
+            self._told(client, tells, replies.pop(0))
+        for generation, reply in zip(ending, replies, strict=False):
+            if isinstance(reply, Exception):
+                self._outbox.give_up(generation, reply)
+            else:
+                self._outbox.finished(generation, protocol.parse_finished(reply))
+                self._may_take = True
+
+    def _told(self, client: redis.Redis, tells: list[Tell], reply: Any) -> None:
+        if isinstance(reply, Exception):
+            # One of them spoils the call for all: find out which, so that the others go on.
+            for tell in tells:
+                try:
+                    told = protocol.parse_told(self._fcall(client, protocol.tell(self._worker, [tell])))[0]
+                except redis.exceptions.ResponseError as error:
+                    _raise_if_general(error)
+                    if tell.id in self._outbox.active:
+                        self._outbox.give_up(self._outbox.active[tell.id], error)
+                else:
+                    self._outbox.told_one(tell, told)
+            return
+        for tell, told in zip(tells, protocol.parse_told(reply), strict=True):
+            self._outbox.told_one(tell, told)
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def _take(self, client: redis.Redis) -> None:
+        running = {generation.tenant for generation in self._outbox.active.values()}
+        room = max(0, self._capacity - len(self._outbox.active))
+        taken = protocol.parse_taken(
+            self._fcall(client, protocol.take(self._worker, self._model, room, running, self._warm))
+        )
+        if taken is None:
+            self._may_take = False
+        else:
+            self._accept(taken)
+
+    def _accept(self, taken: Taken) -> None:
+        try:
+            tenant = protocol.decode_request(taken.payload).tenant
+        except msgspec.DecodeError:
+            tenant = ""  # the listener finds out as well, and says so
+        self._outbox.add(taken, tenant)
+        self._listener.taken(taken)
+
+    def _heartbeat(self, client: redis.Redis) -> None:
+        pipe = client.pipeline(transaction=False)
+        pipe.fcall(*protocol.heartbeat(self._worker, self._details()))
+        pipe.fcall(*protocol.orphans(self._worker, self._model))
+        self.round_trips += 1
+        beat, orphans = pipe.execute(raise_on_error=False)
+        for reply in (beat, orphans):
+            if isinstance(reply, redis.exceptions.RedisError):
+                _raise_if_general(reply)
+                raise reply
+        self._may_take = True  # a hint may have been missed
+        self._compare(client, protocol.parse_heartbeat(beat)[1])
+        if self._taking:
+            for generation_id in orphans:
+                self._bury(client, generation_id.decode())
+
+    def _compare(self, client: redis.Redis, held: dict[str, str]) -> None:
+        unknown = self._outbox.compare(held)
+        # The reply that brought it to us was lost. Seen twice, so it is not just on its way.
+        for generation_id in unknown & self._unknown:
+            claimed = protocol.parse_claimed(self._fcall(client, protocol.claim(self._worker, generation_id)))
+            if isinstance(claimed, Taken):
+                if claimed.seq < 0 and self._taking:
+                    self._accept(claimed)
+                else:
+                    self._fail(client, claimed)
+        self._unknown = unknown
+
+    def _bury(self, client: redis.Redis, generation_id: str) -> None:
+        """End what a dead worker held; a claim fences it off, should it wake up."""
+        claimed = protocol.parse_claimed(self._fcall(client, protocol.claim(self._worker, generation_id)))
+        if isinstance(claimed, Taken):
+            self._fail(client, claimed)
+
+    def _fail(self, client: redis.Redis, taken: Taken) -> None:
+        entries: Any = client.xrange(protocol.generation_key(taken.id))
+        events = [protocol.decode_event(fields[b"event"]) for _, fields in entries]
+        started = next((event for event in events if isinstance(event, Started)), None)
+        usage = protocol.Usage(
+            prompt_tokens=started.prompt_tokens if started else 0,
+            cached_tokens=started.cached_tokens if started else 0,
+            completion_tokens=sum(len(part.token_ids) for e in events if isinstance(e, Delta) for part in e.parts),
+        )
+        event = protocol.Failed(seq=taken.seq + 1, code="engine_died", message=ENGINE_DIED, retryable=True, usage=usage)
+        self._fcall(client, protocol.finish(self._worker, taken.id, taken.attempt, event))
+        log.warning("generation.orphan_failed", generation=taken.id, attempt=taken.attempt)
+
+    # --- hints ----------------------------------------------------------------------------------------------------
+
+    def _read_hints(self) -> None:
+        """Wait for hints on the control stream. They only save time: the heartbeat finds all of it within a second."""
+        client = connect(self._url, BLOCK_S + 5)
+        key = protocol.control_key(self._model)
+        last = ""
+        while self._stop_at is None:
+            try:
+                if not last:
+                    newest: Any = client.xrevrange(key, count=1)
+                    last = newest[0][0].decode() if newest else "0-0"
+                    self._inbox.put(("hint", None))
+                reply: Any = client.xread({key: last}, block=int(BLOCK_S * 1000))
+            except redis.exceptions.RedisError:
+                last = ""
+                time.sleep(0.5)
+                continue
+            for entry_id, fields in reply[0][1] if reply else ():
+                last = entry_id.decode()
+                if fields[b"kind"] == b"enqueued":
+                    self._inbox.put(("hint", None))
+                elif fields[b"kind"] == b"cancel":
+                    self._outbox.hear_cancel(fields[b"id"].decode())
+                elif fields[b"kind"] == b"ended" and fields[b"id"].decode() in self._outbox.active:
+                    self.beat()
+
+
+def _raise_if_general(error: redis.exceptions.RedisError) -> None:
+    """Raise what concerns the connection or the server, and no single generation."""
+    if "function not found" in str(error).lower():
+        raise redis.exceptions.ConnectionError("the function library is gone; connecting again brings it back")
+    if isinstance(error, PASSING) or not isinstance(error, redis.exceptions.ResponseError):
+        raise error

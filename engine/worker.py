@@ -1,0 +1,100 @@
+"""The process that owns an engine: `python -m engine.worker --model PATH [--redis URL] [--name NAME]`.
+
+Promises: what cannot work at the start is said in one line, with exit status 1; SIGTERM and SIGINT let what runs finish
+for a while and exit with 0; a fault exits with 1, for the supervisor to start a new process. The work itself is in
+`engine.worker_loop`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import structlog
+
+from engine import protocol
+from engine.bus import RedisUnavailable, wait_for_redis
+from engine.config import EngineConfig, EngineConfigError
+from engine.models.config import ModelError
+
+ENGINE_SETTINGS = (
+    "model",
+    "dtype",
+    "device",
+    "block_size",
+    "num_blocks",
+    "kv_memory_bytes",
+    "max_num_seqs",
+    "token_budget",
+    "max_model_len",
+)
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    """Options, each with an environment variable OCTAVO_WORKER_<NAME> as its default."""
+    env = os.environ.get
+    parser = argparse.ArgumentParser(prog="python -m engine.worker", description="Serve one model to Octavo.")
+
+    def number(name: str, kind: type, default: Any, text: str) -> None:
+        variable = f"OCTAVO_WORKER_{name.upper()}"
+        value = env(variable)
+        try:
+            default = kind(value) if value else default
+        except ValueError:
+            parser.error(f"{variable}={value} is no number")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=text)
+
+    parser.add_argument("--model", default=env("OCTAVO_MODEL"), help="folder, .gguf file or hub id [OCTAVO_MODEL]")
+    parser.add_argument("--served-as", default=env("OCTAVO_WORKER_SERVED_AS"), help="its name on the wire")
+    parser.add_argument("--redis", default=env("REDIS_URL"), help="Redis, or sentinel://…/master/db [REDIS_URL]")
+    name = env("OCTAVO_WORKER_NAME") or socket.gethostname()
+    parser.add_argument("--name", default=name, help="what the worker's id begins with")
+    parser.add_argument("--dtype", default=env("OCTAVO_WORKER_DTYPE") or "auto")
+    parser.add_argument("--device", default=env("OCTAVO_WORKER_DEVICE") or "auto")
+    number("block_size", int, EngineConfig.block_size, "tokens in a block")
+    number("num_blocks", int, None, "blocks in the pool")
+    number("kv_memory_bytes", int, None, "size of the pool, instead of num-blocks")
+    number("max_num_seqs", int, EngineConfig.max_num_seqs, "requests that run at once")
+    number("token_budget", int, EngineConfig.token_budget, "tokens in a step")
+    number("max_model_len", int, None, "tokens of prompt and answer")
+    number("grace_s", float, 8.0, "how long what runs may go on after SIGTERM")
+    number("redis_wait_s", float, 60.0, "how long to wait for Redis at the start")
+    return parser.parse_args(argv)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _arguments(argv)
+    structlog.configure(logger_factory=structlog.WriteLoggerFactory(sys.stderr))
+    for value, what, variable in ((options.model, "model", "OCTAVO_MODEL"), (options.redis, "Redis", "REDIS_URL")):
+        if not value:
+            _say(f"No {what} given: set {variable} or --{what.lower()}.")
+            return 1
+    try:
+        config = EngineConfig(**{name: getattr(options, name) for name in ENGINE_SETTINGS})
+        wait_for_redis(options.redis, options.redis_wait_s, _say)
+        # Here, as it loads torch: what is said above is said at once.
+        from engine.llm_engine import LLMEngine
+        from engine.worker_loop import Worker
+
+        engine = LLMEngine(config)
+    except (EngineConfigError, RedisUnavailable, ModelError) as error:
+        _say(str(error))
+        return 1
+    model = options.served_as or protocol.model_name(options.model)
+    worker = Worker(engine, redis_url=options.redis, name=options.name, model=model, grace_s=options.grace_s)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stop())
+    return worker.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

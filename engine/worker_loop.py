@@ -1,0 +1,409 @@
+"""The engine loop of a worker: take in what has arrived, compute a step, hand out what it gave.
+
+Owns the runs: which generations are ours, where each stands in its log and how it will end. It never waits for the
+network (the bus does, in its own threads) nor for a tokenizer (one thread renders and tokenizes prompts).
+
+Promises: a generation that was taken ends with exactly one terminal event, unless it is dropped because it is not ours
+any more; a cancelled one has freed its blocks before the next step; `stop` lets what runs finish, for a while; a step
+that fails ends everything with an error event at once. No prompt or answer text is logged. Knows no Redis.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from engine import protocol
+from engine.bus import Bus
+from engine.fairness import OUTPUT_COST, PROMPT_COST
+from engine.outbox import Said
+from engine.protocol import AnyTerminal, Delta, Part, Request, Started, Taken, Timing, Usage, WorkerDetails
+
+if TYPE_CHECKING:
+    from engine.llm_engine import LLMEngine, StepOutput
+
+log = structlog.get_logger(__name__)
+
+DEADLINES_EVERY_S = 0.25
+SNAPSHOT_EVERY_S = 0.2
+SNAPSHOT_SHARE = 0.01  # of the engine loop's time, at most
+FLUSH_S = 5.0  # to hand out the last events when the process ends
+CHANGING = ("state", "refs", "tenant", "filled", "pinned", "running", "waiting")
+
+FAULT = "The engine failed while it worked on this. Try again."
+STOPPED = "The engine was stopped before the answer was complete. Try again."
+TIMED_OUT = "The request reached its deadline before the answer was complete."
+DEADLINE = protocol.TimedOut(code="deadline", message=TIMED_OUT, retryable=True)
+
+
+class Run:
+    """A generation that this worker owns: where it stands, and what its last event will need."""
+
+    __slots__ = (
+        "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "output", "prompt", "request", "seq",
+        "taken_at", "waited_s",
+    )  # fmt: skip
+
+    def __init__(self, taken: Taken) -> None:
+        self.id = taken.id
+        self.attempt = taken.attempt
+        self.seq = taken.seq + 1
+        self.request: Request | None = None
+        self.taken_at = time.monotonic()
+        self.waited_s = taken.waited_ms / 1000
+        self.deadline: float | None = None
+        self.first_at: float | None = None
+        self.last_at = self.taken_at
+        self.prompt = self.cached = self.output = 0
+        self.ending: AnyTerminal | None = None  # what it ends with, once the engine has let go of it
+
+    @property
+    def engine_id(self) -> str:
+        """The engine may still have to tell the end of an earlier attempt when we are given the next one."""
+        return f"{self.id}/{self.attempt}"
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(prompt_tokens=self.prompt, cached_tokens=self.cached, completion_tokens=self.output)
+
+    @property
+    def timing(self) -> Timing:
+        first = self.first_at if self.first_at is not None else self.last_at
+        return Timing(
+            queue_s=round(self.waited_s, 4),
+            prefill_s=round(first - self.taken_at, 4),
+            decode_s=round(self.last_at - first, 4),
+        )
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A rendered prompt, ready for the engine."""
+
+    taken: Taken
+    token_ids: list[int]
+    regions: list[Any]
+
+
+class Stop(Exception):
+    """The loop ends; the process is to exit with this status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Worker:
+    """Also the bus's Listener: what it hears goes into the inbox, for the engine loop."""
+
+    def __init__(self, engine: LLMEngine, *, redis_url: str, name: str, model: str, grace_s: float = 8.0) -> None:
+        self.id = f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.model = model
+        self._engine = engine
+        self._grace_s = grace_s
+        # A SimpleQueue may be written to by a signal handler that interrupted its reader.
+        self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._runs: dict[str, Run] = {}
+        self._said: list[Said] = []
+        self._pinned: dict[str, str] = {}  # tenant -> prompt version
+        self._prompts: dict[str, Prompt] = {}  # of runs whose published prompt is to be pinned
+        self._healthy = True
+        self._stop_by: float | None = None
+        self._deadlines_at = 0.0
+        self._snapshot_at = 0.0
+        self._shown: tuple[Any, ...] = ()
+        self._idle_checked = False
+        self._tokenizers = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self.bus = Bus(redis_url, self.id, model, engine.config.max_num_seqs, self, self._details)
+
+    # --- the bus's listener, and signals: other threads -----------------------------------------------------------
+
+    def taken(self, taken: Taken) -> None:
+        self._inbox.put(("taken", taken))
+        self._tokenizers.submit(self._render, taken)
+
+    def cancelled(self, generation_id: str) -> None:
+        self._inbox.put(("cancelled", generation_id))
+
+    def expired(self, generation_id: str) -> None:
+        self._inbox.put(("expired", generation_id))
+
+    def dropped(self, generation_id: str) -> None:
+        self._inbox.put(("dropped", generation_id))
+
+    def broken(self, error: Exception) -> None:
+        self._inbox.put(("broken", error))
+
+    def stop(self) -> None:
+        """End in order; a second time: at once."""
+        self._inbox.put(("stop", None))
+
+    def _details(self) -> WorkerDetails:
+        engine = self._engine
+        return WorkerDetails(
+            id=self.id,
+            model=self.model,
+            context=engine.context,
+            block_size=engine.block_size,
+            num_blocks=engine.num_blocks,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            device=str(getattr(engine.runner, "device", "cpu")),
+            dtype=str(getattr(engine.runner, "dtype", "")).removeprefix("torch."),
+            steps=engine.steps,
+            running=len(engine.scheduler.running),
+            waiting=engine.scheduler.num_waiting,
+            healthy=self._healthy,
+            draining=self._stop_by is not None,
+        )
+
+    def _render(self, taken: Taken) -> None:
+        """Decode, apply the chat template, tokenize."""
+        from engine.chat_template import ChatTemplateError
+
+        refusal: AnyTerminal
+        try:
+            request = protocol.decode_request(taken.payload)
+            token_ids, regions = self._engine.tokenizer.render_chat(request.system, request.messages, request.salt)
+            self._inbox.put(("prompt", (request, Prompt(taken, token_ids, regions))))
+            return
+        except msgspec.DecodeError as error:
+            refusal = protocol.Refused(code="invalid_request", message=f"The engine cannot read this request: {error}")
+        except ChatTemplateError as error:
+            refusal = protocol.Refused(code="invalid_messages", param="messages", message=str(error))
+        except Exception as error:
+            log.error("request.render_failed", generation=taken.id, error=type(error).__name__)
+            refusal = protocol.Failed(code="engine_error", message=FAULT, retryable=True)
+        self._inbox.put(("refused", (taken, refusal)))
+
+    # --- the engine loop ------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until a signal or a fault; the exit status."""
+        self.bus.start()
+        log.info("worker.ready", worker=self.id, model=self.model, blocks=self._engine.num_blocks)
+        try:
+            while True:
+                self._hear()
+                self._check_deadlines()
+                if self._engine.has_work():
+                    self._step()
+                else:
+                    self._rest()
+                self._speak()
+        except Stop as stop:
+            self._speak()
+            self.bus.stop(FLUSH_S)
+            log.info("worker.stopped", worker=self.id, status=stop.status)
+            return stop.status
+        finally:
+            self._tokenizers.shutdown(wait=False, cancel_futures=True)
+
+    def _hear(self) -> None:
+        """Take in what has arrived; wait for something when there is nothing else to do."""
+        wait_s = self._idle_wait()
+        while True:
+            try:
+                kind, value = self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            wait_s = 0.0
+            self._handle(kind, value)
+
+    def _idle_wait(self) -> float:
+        if self._engine.has_work() or self._said:
+            return 0.0
+        if self._runs:  # their prompts are being rendered, and their deadlines run
+            return DEADLINES_EVERY_S
+        return 60.0 if self._stop_by is None else 0.0
+
+    def _handle(self, kind: str, value: Any) -> None:
+        if kind == "taken":
+            self._runs[value.id] = Run(value)
+        elif kind == "prompt":
+            self._start(*value)
+        elif kind == "refused":
+            taken, event = value
+            if (run := self._current(taken)) is not None:
+                self._end(run, event)
+        elif kind == "cancelled":
+            self._abort(value, protocol.Cancelled())
+        elif kind == "expired":
+            self._abort(value, DEADLINE)
+        elif kind == "dropped":
+            run = self._runs.get(value)
+            if run is not None:
+                self._forget(run)
+                self._engine.abort(run.engine_id)
+        elif kind == "broken":
+            self._healthy = False
+            raise Stop(1)
+        elif kind == "stop":
+            if self._stop_by is not None:
+                self._stop_by = 0.0
+            else:
+                log.info("worker.stopping", worker=self.id, running=len(self._runs))
+                self._stop_by = time.monotonic() + self._grace_s
+                self.bus.stop_taking()
+
+    def _current(self, taken: Taken) -> Run | None:
+        """The run that was taken so, unless it has ended or been dropped since."""
+        run = self._runs.get(taken.id)
+        return run if run is not None and run.attempt == taken.attempt else None
+
+    def _start(self, request: Request, prompt: Prompt) -> None:
+        from engine.llm_engine import RequestRefused
+
+        run = self._current(prompt.taken)
+        if run is None:
+            return
+        if request.deadline_ms:
+            elapsed = time.monotonic() - run.taken_at
+            run.deadline = time.monotonic() + (request.deadline_ms - prompt.taken.now_ms) / 1000 - elapsed
+        run.request = request
+        try:
+            self._engine.add_request(
+                run.engine_id,
+                prompt.token_ids,
+                request.params,
+                tenant=request.tenant,
+                regions=prompt.regions,
+                weight=request.weight,
+            )
+        except RequestRefused as refused:
+            log.info("request.refused", generation=run.id, code=refused.code)
+            self._end(run, protocol.Refused(code=refused.code, param=refused.param, message=refused.message))
+            return
+        if request.prompt_version and self._pinned.get(request.tenant) != request.prompt_version:
+            self._prompts[run.id] = prompt
+
+    def _abort(self, generation_id: str, event: AnyTerminal) -> None:
+        """End a run with this event. Its blocks are free on return; text that was held back goes out before it."""
+        run = self._runs.get(generation_id)
+        if run is None or run.ending is not None:
+            return
+        run.ending = event
+        if not self._engine.abort(run.engine_id):
+            self._end(run, event)
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        if now < self._deadlines_at:
+            return
+        self._deadlines_at = now + DEADLINES_EVERY_S
+        for run in list(self._runs.values()):
+            if run.deadline is not None and run.deadline <= now:
+                self._abort(run.id, DEADLINE)
+        if self._stop_by is not None and now >= self._stop_by:
+            for run in list(self._runs.values()):
+                self._abort(run.id, protocol.Failed(code="engine_stopped", message=STOPPED, retryable=True))
+
+    def _step(self) -> None:
+        self._idle_checked = False
+        try:
+            outputs = self._engine.step()
+        except Exception as error:  # StepError, or a fault in the engine's own bookkeeping
+            self._fail_all(error)
+        for output in outputs:
+            self._report(output)
+        self._show()
+
+    def _fail_all(self, error: Exception) -> None:
+        """A step failed: say so to everyone, now, and let the supervisor start a new process."""
+        log.error("engine.step_failed", worker=self.id, error=str(error), exc_info=error)
+        self._healthy = False
+        self.bus.beat()
+        for run in list(self._runs.values()):
+            self._end(run, protocol.Failed(code="engine_fault", message=FAULT, retryable=True))
+        raise Stop(1) from error
+
+    def _report(self, output: StepOutput) -> None:
+        """Turn one output of the engine into events."""
+        generation_id, _, attempt = output.request_id.rpartition("/")
+        run = self._runs.get(generation_id)
+        if run is None or run.attempt != int(attempt):
+            return
+        now = time.monotonic()
+        run.prompt, run.cached, run.output = output.prompt_tokens, output.cached_tokens, output.completion_tokens
+        if output.started is not None:
+            prompt, cached = output.started
+            self._say(
+                run, Started(seq=run.seq, prompt_tokens=prompt, cached_tokens=cached), PROMPT_COST * (prompt - cached)
+            )
+        if output.new_token_ids or output.text:
+            run.last_at = now
+            if run.first_at is None:
+                run.first_at = now
+                self._pin(run)
+            part = Part(index=output.index, text=output.text, token_ids=output.new_token_ids)
+            self._say(run, Delta(seq=run.seq, parts=[part]), OUTPUT_COST * len(output.new_token_ids))
+        if output.finish_reason is None:
+            return
+        if run.ending is not None:
+            self._end(run, run.ending)
+        elif output.finish_reason in ("stop", "length"):
+            self._end(run, protocol.Finished(finish_reason=output.finish_reason))
+        else:
+            log.error("request.failed", generation=run.id, error=output.error)
+            self._end(run, protocol.Failed(code="engine_error", message=FAULT, retryable=True))
+
+    def _pin(self, run: Run) -> None:
+        """The prompt is computed: keep the tenant's published part of it in the cache."""
+        prompt = self._prompts.pop(run.id, None)
+        if prompt is None or run.request is None:
+            return
+        self._engine.pin_prompt(run.request.tenant, prompt.token_ids, prompt.regions)
+        self._pinned[run.request.tenant] = run.request.prompt_version
+        self.bus.warm(self._pinned)
+
+    def _say(self, run: Run, event: Started | Delta, cost: float) -> None:
+        self._said.append((run.id, run.attempt, event, cost))
+        run.seq += 1
+
+    def _end(self, run: Run, event: AnyTerminal) -> None:
+        """The one way in which a run ends: its terminal event, with usage and timing."""
+        event = msgspec.structs.replace(event, seq=run.seq, usage=run.usage, timing=run.timing)
+        self._said.append((run.id, run.attempt, event, 0.0))
+        self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        self._runs.pop(run.id, None)
+        self._prompts.pop(run.id, None)
+
+    def _speak(self) -> None:
+        if self._said:
+            self.bus.tell(self._said)
+            self._said = []
+
+    def _rest(self) -> None:
+        """Nothing to compute: audit once, show the final block table, and end if that is wanted."""
+        if not self._idle_checked and not self._runs:
+            self._idle_checked = True
+            try:
+                self._engine.check_integrity()
+            except AssertionError as error:
+                self._fail_all(error)
+            self._show(final=True)
+        if self._stop_by is not None and not self._runs:
+            raise Stop(0)
+
+    def _show(self, final: bool = False) -> None:
+        """Publish the block table when it has changed; the last state of all is never left out."""
+        now = time.monotonic()
+        if now < self._snapshot_at and not final:
+            return
+        fields = self._engine.snapshot()
+        shown = tuple(fields[name] for name in CHANGING)
+        if shown != self._shown:
+            self._shown = shown
+            self.bus.publish(protocol.Snapshot(worker=self.id, at_ms=int(time.time() * 1000), **fields))
+        # The bus's thread spends about as long again on encoding it.
+        cost = 2 * (time.monotonic() - now)
+        self._snapshot_at = now + max(SNAPSHOT_EVERY_S, cost / SNAPSHOT_SHARE)
