@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import redis
@@ -32,10 +32,13 @@ RETRIES = 3
 BLOCK_S = 10.0
 BLOCKING: dict[str, Any] = {"protocol": 2, "socket_timeout": BLOCK_S + 5}
 
+# redis-py annotates a command's reply with all that any protocol, client and option might give; ours are pinned.
+Redis: TypeAlias = Any
+
 _lock = threading.Lock()
 _loaded: set[str] = set()
-_clients: dict[str, redis.Redis] = {}
-_async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, redis.asyncio.Redis]] = WeakKeyDictionary()
+_clients: dict[str, Redis] = {}
+_async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Redis]] = WeakKeyDictionary()
 
 
 def _refuse_cluster(info: dict[str, Any]) -> None:
@@ -50,7 +53,7 @@ def _backoff() -> redis.backoff.AbstractBackoff:
     return redis.backoff.ExponentialBackoff(cap=0.5, base=0.05)
 
 
-def _new_client(url: str, retries: int, **options: Any) -> redis.Redis:
+def _new_client(url: str, retries: int, **options: Any) -> Redis:
     options["retry"] = redis.retry.Retry(_backoff(), retries)
     parts = protocol.sentinel(url)
     if parts is None:
@@ -59,7 +62,7 @@ def _new_client(url: str, retries: int, **options: Any) -> redis.Redis:
     return redis.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
 
 
-def _new_async_client(url: str, retries: int, **options: Any) -> redis.asyncio.Redis:
+def _new_async_client(url: str, retries: int, **options: Any) -> Redis:
     options["retry"] = redis.asyncio.retry.Retry(_backoff(), retries)
     parts = protocol.sentinel(url)
     if parts is None:
@@ -68,7 +71,7 @@ def _new_async_client(url: str, retries: int, **options: Any) -> redis.asyncio.R
     return redis.asyncio.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
 
 
-def sync_redis() -> redis.Redis:
+def sync_redis() -> Redis:
     """The process's client; safe in threads."""
     url = settings.REDIS_URL
     with _lock:
@@ -77,12 +80,12 @@ def sync_redis() -> redis.Redis:
         return _clients[url]
 
 
-def blocking_redis() -> redis.Redis:
+def blocking_redis() -> Redis:
     """A new client for reads that block up to BLOCK_S; the caller closes it."""
     return _new_client(settings.REDIS_URL, 0, **BLOCKING)
 
 
-def async_redis() -> redis.asyncio.Redis:
+def async_redis() -> Redis:
     """The running event loop's client."""
     clients = _async_clients.setdefault(asyncio.get_running_loop(), {})
     url = settings.REDIS_URL
@@ -91,18 +94,18 @@ def async_redis() -> redis.asyncio.Redis:
     return clients[url]
 
 
-def async_blocking_redis() -> redis.asyncio.Redis:
+def async_blocking_redis() -> Redis:
     """A new client for reads that block up to BLOCK_S; the caller closes it."""
     return _new_async_client(settings.REDIS_URL, 0, **BLOCKING)
 
 
-def load_library(client: redis.Redis) -> None:
+def load_library(client: Redis) -> None:
     """Bring the server this code's function library; refuse a cluster."""
-    _refuse_cluster(client.info("cluster"))  # type: ignore[arg-type]
+    _refuse_cluster(client.info("cluster"))
     client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
 
 
-async def load_library_async(client: redis.asyncio.Redis) -> None:
+async def load_library_async(client: Redis) -> None:
     _refuse_cluster(await client.info("cluster"))
     await client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
 
@@ -133,9 +136,9 @@ async def call_async(call: protocol.Call) -> Any:
         await load_library_async(client)
         _loaded.add(url)
     try:
-        return await client.fcall(*call)  # type: ignore[misc]
+        return await client.fcall(*call)
     except redis.exceptions.ResponseError as error:
         if not _is_missing(error):
             raise
     await load_library_async(client)
-    return await client.fcall(*call)  # type: ignore[misc]
+    return await client.fcall(*call)

@@ -81,7 +81,7 @@ def deliveries(entry: Entry) -> int:
     pending = connection.sync_redis().xpending_range(
         protocol.FINISHED, protocol.RECORDER_GROUP, entry.entry_id, entry.entry_id, 1
     )
-    return int(pending[0]["times_delivered"]) if pending else 0  # type: ignore[index]
+    return int(pending[0]["times_delivered"]) if pending else 0
 
 
 def ack(entry: Entry, ttl_s: int = protocol.LOG_TTL_S) -> None:

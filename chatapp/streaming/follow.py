@@ -64,6 +64,7 @@ class _Subscription:
         self.generation_id = generation_id
         self._items: deque[Item] = deque()
         self._reread = False
+        self._error: Exception | None = None
         self._ready = asyncio.Event()
 
     def push(self, items: list[Item]) -> None:
@@ -78,10 +79,16 @@ class _Subscription:
         self._reread = True
         self._ready.set()
 
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self._ready.set()
+
     async def take(self) -> list[Item] | None:
         """What came since the last call, waiting for something; None: read the log."""
         await self._ready.wait()
         self._ready.clear()
+        if self._error is not None:
+            raise self._error
         items, reread = list(self._items), self._reread
         self._items.clear()
         self._reread = False
@@ -151,33 +158,40 @@ class _Reader:
                 except UNREACHABLE as error:
                     log.warning("follow.disconnected", error=str(error))
                     await self._reconnect(client)
+        except Exception as error:
+            # Nobody may wait for a reader that is no more.
+            log.exception("follow.failed")
+            self._on_idle(self)
+            for known in self.logs.values():
+                for subscription in known.subscriptions:
+                    subscription.fail(error)
         finally:
             await client.aclose()
 
-    async def _read(self, client: redis.asyncio.Redis) -> bool:
+    async def _read(self, client: connection.Redis) -> bool:
         streams = {self._wake_key: self._wake_id}
         for generation_id, known in self.logs.items():
             streams[protocol.generation_key(generation_id)] = _format(known.position)
         self._waiting = True
-        reply = await client.xread(streams, count=PAGE, block=int(connection.BLOCK_S * 1000))  # type: ignore[arg-type]
+        reply = await client.xread(streams, count=PAGE, block=int(connection.BLOCK_S * 1000))
         self._waiting = False
         for key, entries in reply or ():
             name = key.decode()
             if name == self._wake_key:
                 self._wake_id = entries[-1][0].decode()
                 continue
-            known = self.logs.get(name.removeprefix(protocol.generation_key("")))
-            if known and (items := [item for item in _parse(entries) if item[0] > known.position]):
-                known.position = items[-1][0]
-                for subscription in known.subscriptions:
+            followed = self.logs.get(name.removeprefix(protocol.generation_key("")))
+            if followed and (items := [item for item in _parse(entries) if item[0] > followed.position]):
+                followed.position = items[-1][0]
+                for subscription in followed.subscriptions:
                     subscription.push(items)
         return bool(reply)
 
-    async def _reconnect(self, client: redis.asyncio.Redis) -> None:
+    async def _reconnect(self, client: connection.Redis) -> None:
         while True:
             await asyncio.sleep(0.2)
             try:
-                await client.ping()  # type: ignore[misc]
+                await client.ping()
                 break
             except UNREACHABLE:
                 continue
@@ -254,7 +268,7 @@ class Follower:
             if reader is not None:
                 reader.remove(subscription)
 
-    async def _page(self, generation_id: str, position: Position) -> tuple[list[Item], protocol.Terminal | None]:
+    async def _page(self, generation_id: str, position: Position) -> tuple[list[Item], protocol.AnyTerminal | None]:
         """Up to PAGE events behind `position`; where an ended generation has none left, its terminal event."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + GIVE_UP_AFTER_S
@@ -265,7 +279,7 @@ class Follower:
             pipe.xrange(key, f"({_format(position)}", count=PAGE)
             try:
                 state, entries = await pipe.execute()
-                ended: protocol.Terminal | None = None
+                ended: protocol.AnyTerminal | None = None
                 if not entries and (state is None or state.decode() not in protocol.LIVE_STATES):
                     newest = _parse(await connection.async_redis().xrevrange(key, count=1))
                     if not newest or not isinstance(newest[0][1], protocol.Terminal):

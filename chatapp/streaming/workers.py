@@ -13,9 +13,9 @@ _details = msgspec.json.Decoder(protocol.WorkerDetails)
 def live(model: str | None = None) -> list[protocol.WorkerDetails]:
     """Workers with a fresh heartbeat. `healthy` is False of one that says so, or that holds work without stepping."""
     client = connection.sync_redis()
-    seconds, micros = client.time()  # type: ignore[misc]
+    seconds, micros = client.time()
     now_ms = seconds * 1000 + micros // 1000
-    ids = client.zrange(protocol.WORKERS, now_ms - protocol.STALE_AFTER_S * 1000, "+inf", byscore=True)  # type: ignore[call-overload]
+    ids = client.zrange(protocol.WORKERS, now_ms - protocol.STALE_AFTER_S * 1000, "+inf", byscore=True)
     pipe = client.pipeline(transaction=False)
     for worker in ids:
         pipe.hmget(protocol.worker_key(worker.decode()), "details", "stepped_ms")

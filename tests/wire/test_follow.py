@@ -12,7 +12,7 @@ from chatapp.streaming import connection, finished, follow
 from chatapp.streaming.follow import LogGone, follower
 from engine import protocol
 from engine.protocol import Cancelled, Finished, Started
-from tests.wire.conftest import Wire, a_request, delta
+from tests.wire.conftest import Wire, a_request, delta, until
 
 pytestmark = pytest.mark.usefixtures("closing")
 
@@ -91,7 +91,7 @@ async def test_more_logs_than_one_reader_holds_are_followed_by_several(wire: Wir
     for request in requests:
         wire.enqueue(request)
     readings = [asyncio.create_task(seqs(request.id)) for request in requests]
-    await asyncio.sleep(0.5)
+    await until(lambda: sum(len(reader.logs) for reader in follower()._readers) == len(requests))
     assert len(follower()._readers) == 2
     assert max(len(reader.logs) for reader in follower()._readers) == follow.LOGS_PER_READER
 
