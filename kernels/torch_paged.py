@@ -42,13 +42,17 @@ class _Decodes:
 
 @dataclass
 class _Chunk:
-    """One sequence with several query rows, start .. stop; its blocks [width] and an additive mask [n, length]."""
+    """One sequence with several query rows, start .. stop; its blocks [width] and an additive mask [n, length].
+
+    `tiled` is the mask once for each query head of a KV head, made when the product path first needs it.
+    """
 
     start: int
     stop: int
     length: int
     blocks: Tensor
     mask: Tensor
+    tiled: Tensor | None = None
 
 
 @dataclass
@@ -196,8 +200,10 @@ def _attend_chunk(q: Tensor, k_cache: Tensor, v_cache: Tensor, chunk: _Chunk, sc
     v = _gather(v_cache, chunk.blocks)[: chunk.length].transpose(0, 1)
     queries = q.to(k.dtype).reshape(n, kv_heads, group, dim).permute(1, 2, 0, 3)
     if k.dtype == torch.bfloat16 and n >= MIN_PRODUCT_ROWS and heads * n * chunk.length <= MAX_PRODUCT_SCORES:
-        scores = torch.bmm(queries.reshape(kv_heads, group * n, dim) * scale, k.transpose(1, 2))
-        scores.view(heads, n, chunk.length).add_(chunk.mask)
+        if chunk.tiled is None:
+            chunk.tiled = chunk.mask.repeat(group, 1)
+        mask = chunk.tiled.expand(kv_heads, -1, -1)
+        scores = torch.baddbmm(mask, queries.reshape(kv_heads, group * n, dim), k.transpose(1, 2), alpha=scale)
         attended = torch.bmm(scores.softmax(dim=-1), v).view(kv_heads, group, n, dim)
     else:
         k, v = (x[:, None].expand(-1, group, -1, -1) for x in (k, v))

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812  torch's own usual name
 from torch import Tensor, nn
 
 from engine.models.config import ModelConfig, inverse_frequencies
+from engine.models.linear import Linear
 from kernels.api import AttentionMetadata, CacheLayer, KVCache, paged_attention, write_kv
 
 
@@ -47,8 +48,8 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        self.qkv_proj = nn.Linear(config.hidden_size, rows, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.output_bias)
+        self.qkv_proj = Linear(config.hidden_size, rows, bias=config.qkv_bias)
+        self.o_proj = Linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.output_bias)
         self.scale = config.head_dim**-0.5
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: CacheLayer, meta: AttentionMetadata) -> Tensor:
@@ -63,8 +64,8 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
@@ -94,11 +95,9 @@ class LlamaModel(nn.Module):
         self.embed_tokens = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.Parameter(torch.empty(config.hidden_size))
-        self.lm_head = (
-            self.embed_tokens
-            if config.tie_embeddings
-            else nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
-        )
+        self.lm_head = Linear(config.hidden_size, config.vocab_size)
+        if config.tie_embeddings:
+            self.lm_head.weight = self.embed_tokens
         self.rotary = Rotary(config)
 
     @torch.inference_mode()
@@ -116,4 +115,10 @@ class LlamaModel(nn.Module):
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 [R, vocab_size] for the hidden states of the rows that need a token, [R, hidden_size]."""
-        return F.linear(hidden, self.lm_head).float()
+        return self.lm_head(hidden).float()
+
+    def pack(self) -> None:
+        """Lay all matrices out for this CPU, where that is possible. The model only runs from then on."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack(keep_weight=module.weight is self.embed_tokens)

@@ -124,7 +124,7 @@ _FUSED = {
     "mlp.gate_proj": ("mlp.gate_up_proj", 0),
     "mlp.up_proj": ("mlp.gate_up_proj", 1),
 }
-_PLAIN = ("embed_tokens", "norm", "input_layernorm", "post_attention_layernorm", "lm_head")
+_PLAIN = ("embed_tokens", "norm", "input_layernorm", "post_attention_layernorm")
 
 
 def build(
@@ -158,9 +158,11 @@ def build(
         raise ModelError(f"{name} has weights that model_type {config.model_type} does not know: {_some(unknown)}.")
     model.load_state_dict(storage, strict=False, assign=True)
     if config.tie_embeddings:
-        model.lm_head = model.embed_tokens
+        model.lm_head.weight = model.embed_tokens
     model.rotary.to(device)
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
+    model.pack()
+    return model
 
 
 def _some(names: set[str] | list[str]) -> str:
@@ -186,8 +188,9 @@ def _slots(config: ModelConfig, model: LlamaModel) -> dict[str, tuple[str, int, 
                 hf_name = f"model.{stem.removesuffix(short)}{theirs}.{kind}"
                 slots[hf_name] = (key, sum(rows[:index]), rows[index])
         elif key.split(".")[-1] in _PLAIN:
-            prefix = "" if key == "lm_head" else "model."
-            slots[f"{prefix}{key}.weight"] = (key, 0, parameter.shape[0])
+            slots[f"model.{key}.weight"] = (key, 0, parameter.shape[0])
+        elif stem == "lm_head":
+            slots[key] = (key, 0, parameter.shape[0])
         else:
             slots[f"model.{key}"] = (key, 0, parameter.shape[0])
     return slots
