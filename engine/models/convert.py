@@ -47,15 +47,19 @@ def convert(source: Path, folder: Path, report: Callable[[str], None] = lambda l
         for leftover in folder.parent.glob(f".{folder.name}.part-*"):
             shutil.rmtree(leftover)
         part = folder.with_name(f".{folder.name}.part-{os.getpid()}")
+        old = part.with_name(f"{part.name}-old")
         part.mkdir()
         try:
             _write(source, part, report)
             (part / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
             if folder.exists():
-                shutil.rmtree(folder)
+                folder.rename(old)
             part.rename(folder)
+        except OSError as error:
+            raise ModelError(f"{folder} cannot be written ({error}); make room, or choose another folder.") from None
         finally:
             shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
@@ -98,7 +102,7 @@ def _write_config(source: Path, file: Any, part: Path) -> dict[str, Any]:
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(str(source.parent), gguf_file=source.name).to_diff_dict()
+    config = _read(AutoConfig, source).to_diff_dict()
     config = {key: value for key, value in config.items() if not key.startswith("_")}
     config["dtype"] = "float32"
     config["architectures"] = [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[file.architecture]]
@@ -114,6 +118,15 @@ def _write_config(source: Path, file: Any, part: Path) -> dict[str, Any]:
     return config
 
 
+def _read(kind: Any, source: Path) -> Any:
+    """AutoConfig or AutoTokenizer out of the GGUF file."""
+    try:
+        return kind.from_pretrained(str(source.parent), gguf_file=source.name)
+    except Exception as error:  # whatever an unusual file leads that library to
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"{source} cannot be converted: transformers does not read its metadata ({reason}).") from None
+
+
 def _dump(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -121,8 +134,7 @@ def _dump(path: Path, data: dict[str, Any]) -> None:
 def _write_tokenizer(source: Path, file: Any, part: Path, say: Callable[[str], None]) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name)
-    tokenizer.save_pretrained(str(part))
+    _read(AutoTokenizer, source).save_pretrained(str(part))
     if file.field("tokenizer.ggml.model") == "gpt2":
         _repair_pre_tokenizer(part / "tokenizer.json", file.field("tokenizer.ggml.pre", "default"), say)
     settings = part / "tokenizer_config.json"
