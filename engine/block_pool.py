@@ -121,6 +121,15 @@ class BlockPool:
         assert self.refs[block] > 0, f"block {block} is not in use"
         self.kept[block] = 1
 
+    def drop(self, block: int) -> None:
+        """A findable block is findable no longer; without references it is free at once. Its pins are off."""
+        self.kept[block] = 0
+        pinned = self._pins.pop(block, 0)
+        if self.refs[block] == 0:
+            del (self._cached_pinned if pinned else self._cached)[block]
+            self._disown(block)
+            self._free.append(block)
+
     def _evict(self) -> int:
         if self._cached:
             block, _ = self._cached.popitem(last=False)
@@ -159,9 +168,10 @@ class BlockPool:
             self._pins[block] = self._pins.get(block, 0) + 1
             done += 1
         for block in reversed(blocks[:done]):  # tail first, as in `release`, for the same order of eviction
-            if block in self._cached:
-                del self._cached[block]
+            if self.refs[block] == 0:
+                self._cached.pop(block, None)
                 self._cached_pinned[block] = None
+                self._cached_pinned.move_to_end(block)  # it may have been pinned before, alone
         return done
 
     def unpin(self, blocks: Sequence[int]) -> None:

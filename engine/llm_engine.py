@@ -98,8 +98,8 @@ class LLMEngine:
         if runner is None:
             from engine.tokenizer import Tokenizer
 
-            tokenizer = tokenizer or Tokenizer.load(config.model)
             runner = Runner.load(config)
+            tokenizer = tokenizer or Tokenizer.load(config.model)
         self.runner = runner
         self._tokenizer = tokenizer
         self._vocabulary: Vocabulary | None = TokenizerVocabulary(tokenizer.backend) if tokenizer is not None else None
@@ -209,9 +209,14 @@ class LLMEngine:
         for sequence, computed in batch.items():
             if sequence.state is not SequenceState.RUNNING:
                 continue  # aborted while the step was computed
+            token = drawn.get(sequence)
+            if token is None and sequence in drawn:
+                self.cache.forget(sequence, self.scheduler.running)
+                outputs.append(self._finish(sequence, "error", error="the model's output was not a number"))
+                continue
             self.scheduler.computed(sequence, computed)
-            if sequence in drawn:
-                outputs.append(self._advance(sequence, drawn[sequence]))
+            if token is not None:
+                outputs.append(self._advance(sequence, token))
             elif not sequence.started:
                 outputs.append(self._output(sequence))
         ended, self._ended = self._ended, []
@@ -232,11 +237,11 @@ class LLMEngine:
             request_id = f"generate-{number}"
             regions: SequenceOf[Region] = ()
             if isinstance(prompt, str):
-                prompt_ids = self.tokenizer.encode(prompt)
-            elif prompt and isinstance(prompt[0], ChatMessage):
-                prompt_ids, regions = self.tokenizer.render_chat([], prompt, "")
+                prompt_ids = self.tokenizer.encode(prompt, special=True)
+            elif messages := [message for message in prompt if isinstance(message, ChatMessage)]:
+                prompt_ids, regions = self.tokenizer.render_chat([], messages, "")
             else:
-                prompt_ids = prompt
+                prompt_ids = [token for token in prompt if isinstance(token, int)]
             queue.append((request_id, prompt_ids, regions))
             answers[request_id] = Completion(
                 text="", token_ids=[], finish_reason="", prompt_tokens=len(prompt_ids), cached_tokens=0
@@ -278,10 +283,8 @@ class LLMEngine:
         if ends != sorted(ends) or (ends and ends[-1] < tokens):
             raise RequestRefused("invalid_regions", f"The salt regions end at {ends}, not in order or too early.")
 
-    def _advance(self, sequence: Sequence, token: int | None) -> StepOutput:
+    def _advance(self, sequence: Sequence, token: int) -> StepOutput:
         """Append a drawn token; end the sequence if that decides it. Whatever goes wrong here ends only this one."""
-        if token is None:
-            return self._finish(sequence, "error", error="the model's output for this request was not a number")
         try:
             sequence.token_ids.append(token)
             self.scheduler.charge_output(sequence)

@@ -16,6 +16,7 @@ It knows neither tenants nor time; what is evicted when is the pool's business.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.block_pool import BlockPool
@@ -100,6 +101,27 @@ class PrefixCache:
                 sequence.num_synced = min(sequence.num_synced, index)
             sequence.last_cached = entry
             sequence.num_hashed = index + 1
+
+    def forget(self, sequence: Sequence, running: Iterable[Sequence]) -> None:
+        """Make the blocks of a sequence, and all that builds on them, unfindable: something in them may be wrong.
+
+        `running` sequences that share such blocks keep them; what they make findable later is their own judgement.
+        """
+        distrusted = set()
+        entry = sequence.last_cached
+        while entry is not None:
+            distrusted.add(entry)
+            entry = entry.parent
+        for entry in self._by_block.values():  # in the order of registration: parents come before their children
+            if entry.parent in distrusted:
+                distrusted.add(entry)
+        for other in running:
+            while other.last_cached in distrusted:
+                other.last_cached = other.last_cached.parent
+                other.num_hashed -= 1
+        for entry in distrusted:
+            self._forget(entry.block)
+            self.pool.drop(entry.block)
 
     def pin(self, name: str, sequence: Sequence, upto: int) -> int:
         """Pin the findable blocks of the sequence's first `upto` tokens under `name`, instead of what that name had.

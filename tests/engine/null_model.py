@@ -30,6 +30,8 @@ class NullRunner:
         self.revision = "null"
         self.eos_token_ids = frozenset({EOS})
         self.batches: list[dict[str, int]] = []
+        self.broken: set[str] = set()
+        """Requests whose next draw is unusable."""
         self._check = check
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._tokens = np.full(config.num_blocks * config.block_size, -1)
@@ -50,7 +52,7 @@ class NullRunner:
             slots = (blocks[:, None] * size + np.arange(size)).reshape(-1)[:length]
             assert self._tokens[slots].tolist() == sequence.token_ids[:length], f"{sequence} reads foreign tokens"
             assert self._positions[slots].tolist() == list(range(length)), f"{sequence} reads shifted tokens"
-        return {sequence: predict(sequence.token_ids) for sequence in flat.drawing}
+        return {s: None if s.request_id in self.broken else predict(s.token_ids) for s in flat.drawing}
 
 
 def predict(token_ids: list[int]) -> int:

@@ -149,6 +149,16 @@ def test_a_block_pinned_twice_stays_pinned_until_both_pins_are_gone() -> None:
     pool.check_integrity()
 
 
+def test_a_longer_pin_over_a_shorter_one_keeps_tail_before_head() -> None:
+    evicted: list[int] = []
+    pool = BlockPool(6, evicted.append)
+    table = cached(pool, 3)
+    pool.pin(table[:1])
+    pool.pin(table)
+    pool.allocate(6, "x")
+    assert evicted == [*reversed(table)]
+
+
 def test_counts_per_tenant_follow_the_blocks_content() -> None:
     pool = BlockPool(4)
     cached(pool, 2, "a")

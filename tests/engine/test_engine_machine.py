@@ -85,6 +85,11 @@ class EngineMachine(RuleBasedStateMachine):
             assert not self.engine.abort(name)
             self.ended.setdefault(name, "abort")
 
+    @rule(data=st.data())
+    def break_one(self, data: st.DataObject) -> None:
+        if live := sorted(set(self.asked) - set(self.ended)):
+            self.engine.runner.broken.add(data.draw(st.sampled_from(live)))
+
     @rule(name=st.sampled_from(["p", "q"]), which=st.integers(0, 1), length=st.integers(2, 41))
     def pin(self, name: str, which: int, length: int) -> None:
         regions = [Region(length - 1, "public"), Region(length, "a")]
@@ -111,7 +116,10 @@ class EngineMachine(RuleBasedStateMachine):
                 assert self.ended[name] == "abort"
                 continue
             assert name not in self.ended, "an output after the end"
-            if output.finish_reason:
+            if output.finish_reason == "error":
+                assert name in self.engine.runner.broken
+                self.ended[name] = "error"
+            elif output.finish_reason:
                 assert output.finish_reason == "length"
                 self.ended[name] = "length"
                 prompt, count = self.asked[name]
