@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from engine import snapshot
 from engine.block_pool import BlockPool
@@ -55,8 +57,7 @@ class StepError(Exception):
         self.request_ids = request_ids
 
 
-@dataclass(slots=True, kw_only=True)
-class StepOutput:
+class StepOutput(msgspec.Struct, kw_only=True, gc=False):
     """What one step did to one choice of one request.
 
     started: (prompt tokens, of them found in the cache), once, in the first output. text: what can be shown now; empty
@@ -67,7 +68,7 @@ class StepOutput:
     request_id: str
     index: int = 0
     started: tuple[int, int] | None = None
-    new_token_ids: list[int] = field(default_factory=list)
+    new_token_ids: list[int] = []
     text: str = ""
     finish_reason: str | None = None
     error: str | None = None

@@ -113,7 +113,6 @@ class Scheduler:
     def charge_output(self, sequence: Sequence) -> None:
         """The sequence has got one more output token."""
         self.fairness.charge(sequence.tenant, OUTPUT_COST)
-        sequence.num_charged = sequence.num_tokens
 
     def _has_slot(self, sequence: Sequence, batch: Batch) -> bool:
         """Give a decoding sequence the slot for its next token; False when it was preempted itself to get one."""
@@ -166,7 +165,7 @@ class Scheduler:
         return None
 
     def _charge_prompt(self, sequence: Sequence, count: int) -> None:
-        end = sequence.num_computed + count
+        end = min(sequence.num_computed + count, sequence.prompt_len)  # what was said has been charged as it was drawn
         fresh = end - max(sequence.num_charged, sequence.num_computed)
         if fresh > 0:
             self.fairness.charge(sequence.tenant, PROMPT_COST * fresh)

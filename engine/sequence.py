@@ -102,7 +102,7 @@ class Sequence:
         self.num_cached = 0
         """Prompt tokens found in the prefix cache when it first started."""
         self.num_charged = 0
-        """Tokens that the tenant has been charged for or got from the cache: recomputing them is free."""
+        """Prompt tokens that the tenant has been charged for or got from the cache: recomputing them is free."""
         self.num_synced = 0
         """Leading entries of the table that the runner has copied."""
         self.started = False
