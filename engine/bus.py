@@ -218,7 +218,11 @@ class Bus:
 
     def _fcall(self, client: redis.Redis, call: protocol.Call) -> Any:
         self.round_trips += 1
-        return client.fcall(*call)
+        try:
+            return client.fcall(*call)
+        except redis.exceptions.ResponseError as error:
+            _raise_if_general(error)
+            raise
 
     # --- out ------------------------------------------------------------------------------------------------------
 
@@ -258,7 +262,6 @@ class Bus:
                 try:
                     told = protocol.parse_told(self._fcall(client, protocol.tell(self._worker, [tell])))[0]
                 except redis.exceptions.ResponseError as error:
-                    _raise_if_general(error)
                     if tell.id in self._outbox.active:
                         self._outbox.give_up(self._outbox.active[tell.id], error)
                 else:

@@ -71,9 +71,23 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
+def _configure_log() -> None:
+    """One line an event, to standard error. Tracebacks without local variables: those hold prompts."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
     options = _arguments(argv)
-    structlog.configure(logger_factory=structlog.WriteLoggerFactory(sys.stderr))
+    _configure_log()
     for value, what, variable in ((options.model, "model", "OCTAVO_MODEL"), (options.redis, "Redis", "REDIS_URL")):
         if not value:
             _say(f"No {what} given: set {variable} or --{what.lower()}.")

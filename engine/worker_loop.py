@@ -119,7 +119,7 @@ class Worker:
         self._deadlines_at = 0.0
         self._snapshot_at = 0.0
         self._shown: tuple[Any, ...] = ()
-        self._idle_checked = False
+        self._rested = False
         self._tokenizers = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self.bus = Bus(redis_url, self.id, model, engine.config.max_num_seqs, self, self._details)
 
@@ -218,11 +218,11 @@ class Worker:
             self._handle(kind, value)
 
     def _idle_wait(self) -> float:
-        if self._engine.has_work() or self._said:
+        if self._engine.has_work():
             return 0.0
         if self._runs:  # their prompts are being rendered, and their deadlines run
             return DEADLINES_EVERY_S
-        return 60.0 if self._stop_by is None else 0.0
+        return 60.0 if self._rested and self._stop_by is None else 0.0
 
     def _handle(self, kind: str, value: Any) -> None:
         if kind == "taken":
@@ -306,7 +306,7 @@ class Worker:
                 self._abort(run.id, protocol.Failed(code="engine_stopped", message=STOPPED, retryable=True))
 
     def _step(self) -> None:
-        self._idle_checked = False
+        self._rested = False
         try:
             outputs = self._engine.step()
         except Exception as error:  # StepError, or a fault in the engine's own bookkeeping
@@ -384,8 +384,8 @@ class Worker:
 
     def _rest(self) -> None:
         """Nothing to compute: audit once, show the final block table, and end if that is wanted."""
-        if not self._idle_checked and not self._runs:
-            self._idle_checked = True
+        if not self._rested and not self._runs:
+            self._rested = True
             try:
                 self._engine.check_integrity()
             except AssertionError as error:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from chatapp.streaming import connection
+from chatapp.streaming import connection, workers
+from chatapp.streaming.follow import follower
 from engine import protocol
 from engine.protocol import AnyEvent, ChatMessage, Delta, Part, Request, Started, Taken, Tell, Told, WorkerDetails
+from engine.sampling_params import SamplingParams
+from engine.worker_loop import Worker
+from tests.conftest import ROOT
 
 MODEL = "m"
 _ids = itertools.count()
@@ -124,3 +132,128 @@ async def until(condition: Callable[[], Any], within_s: float = 20.0) -> Any:
         assert asyncio.get_running_loop().time() < deadline, f"still not so after {within_s} s"
         await asyncio.sleep(0.02)
     return found
+
+
+# --- workers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny random model whose context is long enough to be stopped in the middle of an answer."""
+    from tests.engine.tiny import make_tiny
+
+    folder = tmp_path_factory.mktemp("wire") / "tiny"
+    return str(make_tiny(folder, max_position_embeddings=8192))
+
+
+def a_question(tenant: str = "t", *, tokens: int = 24, text: str = "Who are you?", **fields: Any) -> Request:
+    """A greedy request for so many tokens."""
+    params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+    return a_request(tenant, messages=[ChatMessage("user", text)], params=params, **fields)
+
+
+class InProcess:
+    """A real Worker over a real engine, its loop in a thread of the test's process."""
+
+    def __init__(self, url: str, engine: Any, **options: Any) -> None:
+        self.engine = engine
+        self.worker = Worker(engine, redis_url=url, name="test", model=MODEL, **options)
+        self.status: int | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.status = self.worker.run()
+
+    def join(self, within_s: float = 20.0) -> int | None:
+        self._thread.join(within_s)
+        assert not self._thread.is_alive(), "the worker did not end"
+        return self.status
+
+    def stop(self) -> int | None:
+        self.worker.stop()
+        return self.join()
+
+
+@pytest.fixture
+def serve(wire: Wire, redis_url: str, tiny_path: str) -> Iterator[Callable[..., InProcess]]:
+    """Starts workers in this process; keywords are EngineConfig's, and the Worker's `grace_s`, or a `runner`."""
+    import torch
+
+    from engine import EngineConfig, LLMEngine
+
+    torch.set_num_threads(1)
+    running: list[InProcess] = []
+
+    def start(runner: Any = None, grace_s: float = 0.0, **settings: Any) -> InProcess:
+        defaults = {"model": tiny_path, "dtype": "float32", "device": "cpu", "num_blocks": 1024}
+        config = EngineConfig(**{**defaults, **settings})
+        engine = LLMEngine(config) if runner is None else runner(config)
+        running.append(InProcess(redis_url, engine, grace_s=grace_s))
+        return running[-1]
+
+    yield start
+    for served in running:
+        if served.status is None:
+            assert served.stop() == 0
+        served.engine.check_integrity()
+        assert not any(served.engine.pool.refs), "blocks are referenced although nothing runs"
+
+
+class Process:
+    """`python -m engine.worker` on the tiny model."""
+
+    def __init__(self, url: str, model: str, *options: str) -> None:
+        command = [sys.executable, "-m", "engine.worker", "--model", model, "--redis", url, "--served-as", MODEL]
+        self.popen = subprocess.Popen(
+            [*command, "--dtype", "float32", "--num-blocks", "1024", *options],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    async def ready(self) -> Process:
+        pid = self.popen.pid
+        await until(lambda: self.popen.poll() is not None or any(w.pid == pid for w in workers.live()), 60)
+        assert self.popen.poll() is None, self.popen.communicate()[1]
+        return self
+
+    def end(self) -> tuple[int, str]:
+        """Its exit status and what it said."""
+        said = self.popen.communicate(timeout=60)[1]
+        return self.popen.returncode, said
+
+
+@pytest.fixture
+def process(wire: Wire, tiny_path: str) -> Iterator[Callable[..., Process]]:
+    """Starts worker processes; what still runs at the end is killed."""
+    started: list[Process] = []
+
+    def start(*options: str, url: str | None = None) -> Process:
+        started.append(Process(url or settings_url(), tiny_path, *options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.popen.poll() is None:
+            one.popen.kill()
+            one.popen.communicate()
+
+
+def settings_url() -> str:
+    from django.conf import settings
+
+    return str(settings.REDIS_URL)
+
+
+async def answer_of(generation_id: str, after: int = -1) -> list[AnyEvent]:
+    return [event async for event in follower().follow(generation_id, after)]
+
+
+def text_of(events: list[AnyEvent]) -> str:
+    return "".join(part.text for event in events if isinstance(event, Delta) for part in event.parts)
+
+
+def tokens_of(events: list[AnyEvent]) -> list[int]:
+    return [t for event in events if isinstance(event, Delta) for part in event.parts for t in part.token_ids]
