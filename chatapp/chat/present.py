@@ -1,0 +1,90 @@
+"""Conversations and messages as JSON for the browser: the pages' first data and the pages' API give the same shapes.
+
+`status` of an answer is its generation's state; text and `last_seq` are what the database has, which for an answer
+that still runs is nothing (-1): the reader resumes it over the socket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chatapp.chat import selectors
+from chatapp.chat.models import Conversation, Generation, Message
+from chatapp.tenants.access import Access
+
+RETRYABLE = frozenset({"timeout", "interrupted", "failed"})
+BY_DEFAULT = {
+    "refused": "The engine refused this message.",
+    "timeout": "This answer took too long and was ended.",
+    "interrupted": "The engine stopped while it answered.",
+    "failed": "The engine failed while it answered.",
+}
+
+
+def conversations(access: Access, before: str | None = None, limit: int = 50) -> dict[str, Any]:
+    """A page of the asker's conversations, newest first: {items, next}."""
+    page = selectors.conversations(access, before=before, limit=limit)
+    return {"items": [_conversation_item(item) for item in page.items], "next": page.next}
+
+
+def conversation(access: Access, conversation_id: object) -> dict[str, Any]:
+    """A conversation with all its messages, oldest first. Raises NotFound."""
+    found = selectors.conversation(access, conversation_id)
+    items = [_message(message) for message in selectors.messages(access, conversation_id)]
+    return {"id": str(found.pk), "title": found.title, "messages": items}
+
+
+def _conversation_item(item: Conversation) -> dict[str, Any]:
+    running = bool(getattr(item, "running", False))
+    return {
+        "id": str(item.pk),
+        "title": item.title,
+        "updated_at": item.updated_at.isoformat(),
+        "running": running,
+    }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "id": str(message.pk),
+        "parent_id": str(message.parent_id) if message.parent_id else None,
+        "role": message.role,
+        "text": message.text,
+        "created_at": message.created_at.isoformat(),
+    }
+    generation: Generation | None = getattr(message, "generation", None)
+    if generation is not None:
+        data |= _answer(generation)
+    return data
+
+
+def _answer(generation: Generation) -> dict[str, Any]:
+    ended = not generation.unfinished
+    return {
+        "response_id": str(generation.pk),
+        "status": generation.state,
+        "last_seq": generation.last_seq if ended else -1,
+        "finish_reason": generation.finish_reason or None,
+        "usage": _usage(generation) if ended else None,
+        "timing": generation.timing or None,
+        "error": _error(generation),
+    }
+
+
+def _usage(generation: Generation) -> dict[str, int]:
+    return {
+        "prompt_tokens": generation.prompt_tokens,
+        "cached_tokens": generation.cached_tokens,
+        "completion_tokens": generation.completion_tokens,
+    }
+
+
+def _error(generation: Generation) -> dict[str, Any] | None:
+    if generation.state not in BY_DEFAULT:
+        return None
+    return {
+        "code": generation.error_code or generation.state,
+        "message": generation.error_message or BY_DEFAULT[generation.state],
+        "param": generation.error_param or None,
+        "retryable": generation.state in RETRYABLE,
+    }

@@ -1,0 +1,100 @@
+"""The workspace's pages: thin, since the reading is done by selectors and all that happens later goes over the socket."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from itertools import groupby
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.templatetags.static import static
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from chatapp.chat import present
+from chatapp.chat.errors import NotFound
+from chatapp.tenants.access import NoAccess, access_for_user
+from chatapp.tenants.selectors import tenants_of
+
+# The scripts ask for each other one after the other; named in the head, they are fetched at once.
+PRELOADS = (
+    "js/answer.js", "js/blocks.js", "js/code.js", "js/composer.js", "js/dom.js", "js/format.js", "js/log.js",
+    "js/markdown.js", "js/message.js", "js/repair.js", "js/session.js", "js/sidebar.js", "js/socket.js",
+    "vendor/markdown-it.mjs", "vendor/purify.mjs",
+)  # fmt: skip
+# The websocket's limit of a frame (DESIGN: 64 KiB), which a message has to fit in.
+MAX_FRAME_BYTES = 64 * 1024
+
+
+@require_safe
+@login_required
+def home(request: HttpRequest) -> HttpResponse:
+    """To the tenant that the reader used last, else the first one."""
+    tenants = list(tenants_of(request.user))
+    if not tenants:
+        return render(request, "chat/no_team.html", status=200)
+    last = request.session.get("tenant")
+    slug = next((tenant.slug for tenant in tenants if tenant.slug == last), tenants[0].slug)
+    return redirect("workspace", slug=slug)
+
+
+@require_safe
+@login_required
+def workspace(request: HttpRequest, slug: str, conversation_id: str | None = None) -> HttpResponse:
+    """The whole chat of a tenant, with one conversation open or a new one."""
+    try:
+        access = access_for_user(request.user, slug)
+        opened = present.conversation(access, conversation_id) if conversation_id else None
+    except (NoAccess, NotFound):
+        raise Http404 from None
+    tenant = access.tenant
+    if request.session.get("tenant") != slug:
+        request.session["tenant"] = slug
+    conversations = present.conversations(access)
+    page = {
+        "tenant": {"slug": tenant.slug, "name": tenant.name},
+        "assistant": tenant.name,
+        "icons": static("vendor/icons.svg"),
+        "conversation": opened,
+        "conversations": conversations,
+        "max_frame_bytes": MAX_FRAME_BYTES,
+    }
+    context = {
+        "tenant": tenant,
+        "tenants": tenants_of(request.user),
+        "accent": tenant.accent,
+        "base": f"/t/{tenant.slug}/",
+        "assistant": tenant.name,
+        "account": access.user.get_short_name() if access.user else "",
+        "role": str(access.role).capitalize(),
+        "model": tenant.model,
+        "conversation": opened,
+        "groups": groups_by_day(conversations["items"], timezone.localdate()),
+        "page": page,
+        "preloads": [static(path) for path in PRELOADS],
+    }
+    response = render(request, "chat/workspace.html", context)
+    # Its data is of this moment, and another user's browser history is none of ours.
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def groups_by_day(items: list[dict[str, Any]], today: date) -> list[dict[str, Any]]:
+    """As static/js/format.js groups them, which soon does it again in the reader's own time zone."""
+
+    def name(item: dict[str, Any]) -> str:
+        day = timezone.localtime(datetime.fromisoformat(item["updated_at"])).date()
+        days = (today - day).days
+        if days <= 0:
+            return "Today"
+        if days == 1:
+            return "Yesterday"
+        if days < 7:
+            return "Last 7 days"
+        if days < 30:
+            return "Last 30 days"
+        return f"{day:%B}" if day.year == today.year else f"{day:%B %Y}"
+
+    return [{"name": group, "conversations": list(members)} for group, members in groupby(items, key=name)]
