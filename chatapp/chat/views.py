@@ -1,4 +1,4 @@
-"""The workspace's pages: thin, since the reading is done by selectors and all that happens later goes over the socket."""
+"""The workspace's pages: thin, since selectors do the reading, and all that happens later goes over the socket."""
 
 from __future__ import annotations
 
