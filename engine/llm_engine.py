@@ -206,6 +206,8 @@ class LLMEngine:
         except Exception as error:
             raise StepError(self._release_running(), error) from error
         self.steps += bool(batch)
+        drew = [s for s, token in drawn.items() if token is not None and s.state is SequenceState.RUNNING]
+        self._totals["output_tokens"] += self.scheduler.charge_output(drew)
         outputs = []
         for sequence, computed in batch.items():
             if sequence.state is not SequenceState.RUNNING:
@@ -288,8 +290,6 @@ class LLMEngine:
         """Append a drawn token; end the sequence if that decides it. Whatever goes wrong here ends only this one."""
         try:
             sequence.token_ids.append(token)
-            self.scheduler.charge_output(sequence)
-            self._totals["output_tokens"] += 1
             text, reason = "", None
             if token in sequence.stop_ids:
                 reason = "stop"

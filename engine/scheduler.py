@@ -18,7 +18,8 @@ It knows no tensors, no text and no clock.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from engine.block_pool import BlockPool
@@ -110,9 +111,12 @@ class Scheduler:
         if sequence.num_computed // self.block_size > sequence.num_hashed:
             self.cache.register(sequence)
 
-    def charge_output(self, sequence: Sequence) -> None:
-        """The sequence has got one more output token."""
-        self.fairness.charge(sequence.tenant, OUTPUT_COST)
+    def charge_output(self, sequences: Iterable[Sequence]) -> int:
+        """Charge one more output token of each of these live sequences; how many that were."""
+        counts = Counter([sequence.tenant for sequence in sequences])
+        for tenant, count in counts.items():
+            self.fairness.charge(tenant, OUTPUT_COST * count)
+        return counts.total()
 
     def _has_slot(self, sequence: Sequence, batch: Batch) -> bool:
         """Give a decoding sequence the slot for its next token; False when it was preempted itself to get one."""

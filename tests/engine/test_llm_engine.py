@@ -444,3 +444,22 @@ def test_the_audit_notices_a_leaked_reference() -> None:
 def test_the_tiny_models_own_eos_ends_an_answer_by_default(tiny_engine: Make) -> None:
     engine = tiny_engine()
     assert engine._eos == {EOS}
+
+
+def test_the_real_model_answers_alike_with_a_cold_and_a_warm_cache(model_path: str) -> None:
+    """I3 with SmolLM2 in float32: three users of one tenant's prompt, in one batch, cold and then warm."""
+    engine = LLMEngine(EngineConfig(model=model_path, dtype="float32", device="cpu", num_blocks=128, token_budget=96))
+    system = [SystemText("You are the assistant of a bakery. Answer briefly, politely and in plain words. " * 3, "t")]
+    params = SamplingParams(max_tokens=10, temperature=0.0)
+    rounds = []
+    for _ in range(2):
+        for number, question in enumerate(("Do you sell rye bread?", "When do you open?", "삼겹살 👋🏽?")):
+            prompt, regions = engine.tokenizer.render_chat(system, [ChatMessage("user", question)], f"c{number}")
+            engine.add_request(str(number), prompt, params, tenant="t", regions=regions)
+        rounds.append(collect(engine))
+    cold, warm = rounds
+    assert {name: tokens_of(outputs) for name, outputs in cold.items()} == {n: tokens_of(o) for n, o in warm.items()}
+    for outputs in warm.values():
+        assert outputs[0].started[1] >= 48
+        text = engine.tokenizer.decode(tokens_of(outputs))
+        assert text_of(outputs) == text
