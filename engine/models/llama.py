@@ -26,8 +26,10 @@ class Rotary(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        frequencies = torch.tensor(inverse_frequencies(config), dtype=torch.float32)
-        angles = torch.outer(torch.arange(config.max_position, dtype=torch.float32), frequencies)
+        # On the CPU even where the rest is laid out on "meta": arange there imports torch's compiler, for 1.3 s.
+        frequencies = torch.tensor(inverse_frequencies(config), dtype=torch.float32, device="cpu")
+        positions = torch.arange(config.max_position, dtype=torch.float32, device="cpu")
+        angles = torch.outer(positions, frequencies)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 

@@ -133,7 +133,6 @@ def build(
     """A LlamaModel with the given weights (Hugging Face names). ModelError names what is missing, wrong or unknown."""
     with torch.device("meta"):
         model = LlamaModel(config)
-    model.rotary = type(model.rotary)(config)
     slots = _slots(config, model)
     storage = {key: torch.empty(p.shape, dtype=dtype, device=device) for key, p in model.named_parameters()}
     waiting = set(slots)
