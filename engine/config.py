@@ -47,8 +47,8 @@ class EngineConfig:
     max_model_len: int | None = None
     """Tokens of prompt and answer together. None: what the model was made for."""
     prefix_caching: bool = True
-    patience: int = 512
-    """Steps that a head which does not fit is passed over before nobody else is admitted until it fits."""
+    patience: int = 64
+    """Sequences that may pass a head which does not fit (two full houses); then nobody is admitted until it does."""
     hash_bits: int = 64
     """For tests only: shorter hashes collide, and results must stay right."""
 

@@ -5,7 +5,7 @@ first, one token each; what is left of the budget goes to prompts, always to tho
 least service: its half-computed prompt, else the head of its queue. Promises:
 
 - a sequence is admitted only when its whole prompt fits, with a block to spare for everyone who runs; the blocks are
-  its own from then on. A head that does not fit is skipped, not waited on, for `patience` steps at most;
+  its own from then on. A head that does not fit is skipped, not waited on, until `patience` others have passed it;
 - when blocks run out, the newest sequence of the most over-served tenant is preempted: it gives back everything and
   is recomputed later, first in its queue. The same makes room for a tenant that runs nothing, is not ahead, and finds
   the rows or the pool full: but never the last running sequence of a tenant;
@@ -44,7 +44,7 @@ class Scheduler:
         block_size: int,
         max_num_seqs: int,
         token_budget: int,
-        patience: int = 512,
+        patience: int = 64,
     ) -> None:
         assert token_budget >= max_num_seqs, "every running sequence must be able to decode in every step"
         self.pool = pool
@@ -141,14 +141,17 @@ class Scheduler:
             sequence = self._next_prompt(tenant, half_computed, passed_over, admitting)
             if sequence is None:
                 continue
-            if sequence.state is SequenceState.RUNNING or self._admit(sequence, batch):
+            waited = sequence.state is not SequenceState.RUNNING
+            if waited and not self._admit(sequence, batch):
+                passed_over.add(sequence)
+                # Whom too many have passed stops all admissions, until those that run have made room.
+                admitting = len(passed_over) < MAX_SKIPS_PER_STEP and sequence.skips < self.patience
+            else:
                 batch[sequence] = count = min(sequence.num_tokens - sequence.num_computed, budget)
                 self._charge_prompt(sequence, count)
-            else:
-                passed_over.add(sequence)
-                sequence.skips += 1
-                # Whoever was passed over for very long stops all admissions until those that run have made room.
-                admitting = len(passed_over) < MAX_SKIPS_PER_STEP and sequence.skips <= self.patience
+                if waited:
+                    for other in passed_over:
+                        other.skips += 1
             heapq.heappush(turns, self._turn(tenant))
 
     def _turn(self, tenant: str) -> tuple[float, int, str]:

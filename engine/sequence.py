@@ -107,6 +107,7 @@ class Sequence:
         """Leading entries of the table that the runner has copied."""
         self.started = False
         self.skips = 0
+        """Sequences that were admitted past this one because it did not fit."""
 
     @property
     def num_tokens(self) -> int:

@@ -145,7 +145,7 @@ def test_a_head_that_does_not_fit_is_passed_over_by_other_tenants_and_by_its_own
 
 
 def test_a_big_head_is_not_passed_over_for_ever() -> None:
-    """Small ones of new tenants keep coming; after `patience` steps none is admitted until the big one has room."""
+    """Small ones of new tenants keep coming; once `patience` have passed none is admitted until the big one fits."""
     engine = null_engine(num_blocks=16, max_num_seqs=4, token_budget=64, patience=20)
     run = Run(engine)
     number = 0
@@ -409,3 +409,23 @@ def test_a_preempted_sequence_that_comes_back_finds_what_nobody_needed_meanwhile
     computed = next(batch["new"] for batch in engine.runner.batches[back:] if "new" in batch)
     assert computed <= 12, "it is recomputed from the first block that was taken, not from the start"
     assert run.answers["new"] == expected(prompt_of(28, 1), 14)
+
+
+def test_only_admissions_count_as_being_passed_not_the_steps_of_waiting() -> None:
+    """A head that has waited for many steps in a full house does not stop small ones once there is a row again."""
+    engine = null_engine(num_blocks=24, max_num_seqs=2, token_budget=64, patience=3)
+    run = Run(engine)
+    engine.add_request("short", prompt_of(8, 1), params(30), tenant="a")
+    engine.add_request("long", prompt_of(8, 2), params(60), tenant="a")
+    run.step()
+    engine.add_request("big", prompt_of(80, 3), params(2), tenant="a")
+    for _ in range(25):
+        run.step()
+    assert engine._live["big"].skips == 0
+    engine.add_request("small", prompt_of(8, 4), params(2), tenant="a")
+    while "small" not in run.reasons:
+        run.step()
+    assert "long" not in run.reasons
+    assert engine._live["big"].skips == 1
+    run.until_idle()
+    assert run.answers["big"] == expected(prompt_of(80, 3), 2)
