@@ -28,6 +28,7 @@ from engine import protocol
 # most of a minute; who reads blocked must hear of a lost connection, to check what the server still has.
 OPTIONS: dict[str, Any] = {"protocol": 2, "health_check_interval": 15}
 RETRIES = 3
+CONNECTIONS = 16
 # A blocked read answers after BLOCK_S at the latest; a socket silent for longer than that is dead.
 BLOCK_S = 10.0
 BLOCKING: dict[str, Any] = {"protocol": 2, "socket_timeout": BLOCK_S + 5}
@@ -66,7 +67,9 @@ def _new_async_client(url: str, retries: int, **options: Any) -> Redis:
     options["retry"] = redis.asyncio.retry.Retry(_backoff(), retries)
     parts = protocol.sentinel(url)
     if parts is None:
-        return redis.asyncio.Redis.from_url(url, **options)
+        # A thousand sockets that begin to follow at once share these connections, instead of opening one each.
+        pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS, timeout=20, **options)
+        return redis.asyncio.Redis.from_pool(pool)
     sentinels, master, db, password = parts
     return redis.asyncio.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
 
