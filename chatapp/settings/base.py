@@ -1,0 +1,239 @@
+"""Settings that hold everywhere, from the environment. What differs by use is in local, production and test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import dj_database_url
+from csp.constants import NONCE, NONE, SELF
+
+from engine.protocol import model_name
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = (ROOT / os.environ.get("OCTAVO_DATA", "var")).resolve()
+
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+OCTAVO_MODEL = os.environ.get("OCTAVO_MODEL", "")
+# What the engine serves the model as: web and worker derive the same name from the same setting.
+OCTAVO_MODEL_NAME = os.environ.get("OCTAVO_MODEL_NAME") or model_name(OCTAVO_MODEL or "default")
+OCTAVO_URL = os.environ.get("OCTAVO_URL", "http://127.0.0.1:8000")
+# Shared by all tenants, in front of their own prompts; its KV blocks are the only ones that tenants share.
+OCTAVO_PREAMBLE = os.environ.get("OCTAVO_PREAMBLE", "")
+OCTAVO_ANSWER_TIMEOUT_S = int(os.environ.get("OCTAVO_ANSWER_TIMEOUT_S", "600"))
+
+
+def redis_database(url: str, number: int) -> str:
+    """The same server, another database: ?db= of a unix socket, the last part of the path elsewhere."""
+    if url.startswith("unix://"):
+        return f"{url.partition('?')[0]}?db={number}"
+    parts = urlsplit(url)
+    path = f"{parts.path.rsplit('/', 1)[0]}/{number}" if parts.scheme == "sentinel" else f"/{number}"
+    return urlunsplit(parts._replace(path=path))
+
+
+def celery_broker(url: str, number: int) -> str:
+    """Celery spells a unix socket redis+socket:///path?virtual_host=N."""
+    if url.startswith("unix://"):
+        return f"redis+socket://{urlsplit(url).path}?virtual_host={number}"
+    return redis_database(url, number)
+
+
+def sqlite(path: Path) -> dict[str, Any]:
+    """SQLite as a server's database: WAL lets readers and the writer pass, IMMEDIATE and a wait end lock errors."""
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(path),
+        "CONN_MAX_AGE": 0,
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        },
+    }
+
+
+if os.environ.get("DATABASE_URL"):
+    # Under ASGI a kept connection would outlive the thread that made it.
+    DATABASES = {"default": dj_database_url.parse(os.environ["DATABASE_URL"], conn_max_age=0)}
+    if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
+        DATABASES = {"default": sqlite(Path(str(DATABASES["default"]["NAME"])))}
+else:
+    DATABASES = {"default": sqlite(DATA / "db.sqlite3")}
+
+DEBUG = False
+ALLOWED_HOSTS: list[str] = [host for host in os.environ.get("OCTAVO_HOSTS", "").split(",") if host]
+
+INSTALLED_APPS = [
+    "daphne",
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.humanize",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "allauth",
+    "allauth.account",
+    "csp",
+    "chatapp.accounts",
+    "chatapp.tenants",
+    "chatapp.prompts",
+    "chatapp.chat",
+    "chatapp.streaming",
+    "chatapp.api",
+    "chatapp.usage",
+    "chatapp.dashboard",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "chatapp.middleware.AdminPolicyMiddleware",
+]
+
+ROOT_URLCONF = "chatapp.urls"
+ASGI_APPLICATION = "chatapp.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "csp.context_processors.nonce",
+            ]
+        },
+    }
+]
+
+AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = [
+    "django.contrib.auth.backends.ModelBackend",
+    "allauth.account.auth_backends.AuthenticationBackend",
+]
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_ADAPTER = "chatapp.accounts.adapter.AccountAdapter"
+ACCOUNT_EMAIL_VERIFICATION = "optional"
+ACCOUNT_LOGOUT_ON_GET = False
+ACCOUNT_SESSION_REMEMBER = True
+# Nobody can ask the login page whether an address has an account.
+ACCOUNT_PREVENT_ENUMERATION = True
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "account_login"
+EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = DATA / "staticfiles"
+STATICFILES_DIRS = [ROOT / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_HTTPONLY = True
+CSRF_COOKIE_SAMESITE = "Lax"
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF, NONCE],
+        "style-src": [SELF, NONCE],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+        "manifest-src": [SELF],
+    }
+}
+# A request body is a chat at most; files come with their own issue.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+OCTAVO_MAX_BODY = 1024 * 1024
+OCTAVO_MAX_MESSAGE = 200_000
+
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [redis_database(REDIS_URL, 1)], "prefix": "octavo-channels"},
+    }
+}
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": redis_database(REDIS_URL, 2),
+        "KEY_PREFIX": "octavo",
+    }
+}
+CELERY_BROKER_URL = celery_broker(REDIS_URL, 4)
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE = {
+    "reap": {"task": "chatapp.chat.tasks.reap", "schedule": 5.0, "options": {"expires": 5.0}},
+}
+
+UNFOLD = {
+    "SITE_TITLE": "Octavo",
+    "SITE_HEADER": "Octavo",
+    "SITE_SUBHEADER": "Operators",
+    "SHOW_HISTORY": True,
+    "SITE_ICON": "chatapp.dashboard.theme.mark",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "chatapp.dashboard.theme.mark"}],
+    "COLORS": {"base": "chatapp.dashboard.theme.greys", "primary": "chatapp.dashboard.theme.teals"},
+    "SIDEBAR": {"navigation": "chatapp.dashboard.theme.navigation"},
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "structured": {"()": "chatapp.logs.formatter"},
+    },
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "structured"}},
+    "root": {"handlers": ["console"], "level": "INFO"},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        "django.channels.server": {"level": "WARNING"},
+        "daphne": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,30 @@
+"""What `make run` serves with: one machine, plain HTTP on loopback, a secret key of its own in the data folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from chatapp.settings.base import *  # noqa: F403
+from chatapp.settings.base import ALLOWED_HOSTS, DATA
+
+
+def secret_key(path: Path) -> str:
+    """Made once and readable by its owner only; two processes that start at once agree on one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        return path.read_text().strip()
+    with os.fdopen(handle, "w") as file:
+        key = secrets.token_urlsafe(64)
+        file.write(key)
+    return key
+
+
+SECRET_KEY = os.environ.get("SECRET_KEY") or secret_key(DATA / "secret_key")
+ALLOWED_HOSTS = [*ALLOWED_HOSTS, "localhost", "127.0.0.1", "[::1]"]
+OCTAVO_DEMO = True
+# Plain HTTP on loopback: these ask for TLS.
+SILENCED_SYSTEM_CHECKS = ["security.W004", "security.W008", "security.W012", "security.W016"]

@@ -1,0 +1,29 @@
+"""Settings of the tests: their own data folder; the Redis is the one that the fixture starts (tests/conftest.py)."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+if not os.environ.get("OCTAVO_DATA"):
+    os.environ["OCTAVO_DATA"] = tempfile.mkdtemp(prefix="octavo-test-")
+    atexit.register(shutil.rmtree, os.environ["OCTAVO_DATA"], ignore_errors=True)
+
+from chatapp.settings.base import *  # noqa: F403
+from chatapp.settings.base import DATA, sqlite
+
+SECRET_KEY = "only for tests: " + "0123456789abcdef" * 4
+ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
+OCTAVO_DEMO = True
+if not os.environ.get("DATABASE_URL"):
+    DATABASES = {"default": {**sqlite(Path(DATA) / "db.sqlite3"), "TEST": {"NAME": str(Path(DATA) / "test.sqlite3")}}}
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
