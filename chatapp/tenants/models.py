@@ -1,0 +1,112 @@
+"""Tenants, who belongs to them, and their API keys. Everything else that a tenant owns points here."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from django.conf import settings
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+from django.utils import timezone
+
+from chatapp.ids import new_id
+from engine.protocol import MAX_QUEUED
+
+KEY_PREFIX = "octv_"
+# Enough to find a key's row; 24 bits that tell an attacker nothing about the other 232.
+SHOWN_CHARACTERS = 9
+
+
+def new_salt() -> str:
+    return secrets.token_hex(16)
+
+
+class Accent(models.TextChoices):
+    """The vetted palette: each has enough contrast in both themes (static/css/tokens.css)."""
+
+    TEAL = "teal", "Teal"
+    BLUE = "blue", "Blue"
+    VIOLET = "violet", "Violet"
+    PLUM = "plum", "Plum"
+    ROSE = "rose", "Rose"
+    RUST = "rust", "Rust"
+    OCHRE = "ochre", "Ochre"
+    MOSS = "moss", "Moss"
+
+
+class Tenant(models.Model):
+    """A team. Its salt keeps its KV blocks apart from everyone else's; `weight` is its share of a busy engine."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    slug = models.CharField(
+        max_length=40,
+        unique=True,
+        validators=[RegexValidator(r"\A[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\Z", "Use a-z, 0-9 and inner hyphens.")],
+    )
+    name = models.CharField(max_length=120)
+    accent = models.CharField(max_length=10, choices=Accent.choices, default=Accent.TEAL)
+    salt = models.CharField(max_length=64, default=new_salt, editable=False)
+    default_model = models.CharField(max_length=120, blank=True, help_text="Empty: the platform's model.")
+    weight = models.FloatField(default=1.0, validators=[MinValueValidator(0.01)])
+    max_output_tokens = models.PositiveIntegerField(default=4096, help_text="Longest answer, in tokens.")
+    max_queued = models.PositiveIntegerField(default=MAX_QUEUED, help_text="Most requests that may wait at once.")
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=models.Q(weight__gt=0), name="tenant_weight_positive")]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def model(self) -> str:
+        return self.default_model or settings.OCTAVO_MODEL_NAME
+
+
+class Role(models.TextChoices):
+    OWNER = "owner", "Owner"
+    ADMIN = "admin", "Admin"
+    MEMBER = "member", "Member"
+
+
+class Membership(models.Model):
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["tenant", "user"], name="membership_once")]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.tenant}: {self.role}"
+
+
+def hash_key(secret: str) -> str:
+    """SHA-256: a key has 256 random bits, so nothing slower is needed to keep it from being guessed."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class ApiKey(models.Model):
+    """A tenant's key for the APIs. The secret is shown once; here are its hash and its first characters."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=120)
+    prefix = models.CharField(max_length=20, db_index=True, editable=False)
+    hash = models.CharField(max_length=64, unique=True, editable=False)
+    salt = models.CharField(max_length=64, default=new_salt, editable=False)
+    own_system_message = models.BooleanField(default=False, help_text="May send a system message of its own.")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.prefix}… ({self.name})"
+
+    @property
+    def active(self) -> bool:
+        return self.revoked_at is None
