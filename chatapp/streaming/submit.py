@@ -19,13 +19,14 @@ class QueueFull(Exception):
         self.retry_after_s = retry_after_s
 
 
-def enqueue(request: protocol.Request) -> int:
+def enqueue(request: protocol.Request, max_queued: int = protocol.MAX_QUEUED) -> int:
     """Queue it and return its position in the tenant's queue (1 is next; 0: it does not wait any more).
+    `max_queued`: how many of the tenant's requests may wait.
 
     Raises QueueFull, and redis.exceptions.RedisError when Redis does not answer: whether it was queued is unknown then,
     and calling again is safe.
     """
-    result = protocol.parse_enqueued(connection.call(protocol.enqueue(request)))
+    result = protocol.parse_enqueued(connection.call(protocol.enqueue(request, max_queued)))
     if result.outcome == "full":
         raise QueueFull(request.tenant, result.position)
     return result.position

@@ -1,0 +1,53 @@
+"""What can go wrong with a request for an answer, in words for its sender. The APIs give these their own forms."""
+
+from __future__ import annotations
+
+
+class ChatError(Exception):
+    """`code` is for programs, `message` for people; `param` names the field at fault; `status` is the HTTP status."""
+
+    status = 400
+    code = "invalid_request"
+    retryable = False
+
+    def __init__(
+        self, message: str, *, code: str | None = None, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.code
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class BadInput(ChatError):
+    pass
+
+
+class Forbidden(ChatError):
+    status = 403
+    code = "not_allowed"
+
+
+class NotFound(ChatError):
+    """Also for what belongs to someone else: it does not exist for the asker."""
+
+    status = 404
+    code = "not_found"
+
+
+class Conflict(ChatError):
+    status = 409
+    code = "conflict"
+    retryable = True
+
+
+class IdempotencyMismatch(ChatError):
+    status = 422
+    code = "idempotency_mismatch"
+
+
+class TooMany(ChatError):
+    status = 429
+    code = "queue_full"
+    retryable = True

@@ -1,0 +1,171 @@
+"""Writes ended generations to the database, each exactly once.
+
+The log in Redis is the truth until then: the text is rebuilt from its deltas. Message, usage and end of the generation
+are one transaction, guarded by the generation's own row; only after it is committed may the log expire and the entry
+be acknowledged. A replay finds the row ended and does only the latter two again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import redis.exceptions
+import structlog
+from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
+from django.utils import timezone
+
+from chatapp.chat.models import Conversation, Generation, Message, MessageStatus, State
+from chatapp.ids import parse_id
+from chatapp.logs import cause
+from chatapp.streaming import finished
+from chatapp.streaming.finished import Entry
+from engine.protocol import AnyEvent, Delta, Started, Terminal, Usage
+
+log = structlog.get_logger(__name__)
+
+MOST_ATTEMPTS = 5
+TAKEOVER_IDLE_S = 10.0
+TAKEOVER_EVERY_S = 5.0
+BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
+PASSING = (OperationalError, InterfaceError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
+
+
+@dataclass
+class Answer:
+    """What a log says: text of the first choice, counts, and the terminal event, None while it runs."""
+
+    text: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    last_seq: int = 0
+    terminal: Terminal | None = None
+    timing: dict[str, float] = field(default_factory=dict)
+
+
+def rebuild(events: list[AnyEvent]) -> Answer:
+    answer = Answer()
+    parts: list[str] = []
+    for event in events:
+        if isinstance(event, Started):
+            answer.prompt_tokens, answer.cached_tokens = event.prompt_tokens, event.cached_tokens
+        elif isinstance(event, Delta):
+            answer.last_seq = event.seq
+            for part in event.parts:
+                answer.completion_tokens += len(part.token_ids)
+                if part.index == 0:
+                    parts.append(part.text)
+        elif isinstance(event, Terminal):
+            answer.terminal = event
+    answer.text = "".join(parts).replace("\0", "")  # PostgreSQL refuses U+0000
+    if answer.terminal is not None:
+        usage: Usage | None = answer.terminal.usage
+        if usage is not None:
+            answer.prompt_tokens, answer.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+            answer.completion_tokens = usage.completion_tokens
+        if answer.terminal.timing is not None:
+            answer.timing = msgspec.to_builtins(answer.terminal.timing)
+    return answer
+
+
+def record(generation_id: str) -> bool:
+    """Write what the log holds, if it has ended. True when the database has it now, by us or by someone before us."""
+    key = parse_id(generation_id)
+    generation = Generation.objects.filter(pk=key).first()
+    if generation is None:
+        return True  # deleted meanwhile: there is nothing to keep
+    if not generation.unfinished:
+        return True
+    answer = rebuild(finished.read_log(generation_id))
+    if answer.terminal is None:
+        return False
+    status = str(type(answer.terminal).__struct_config__.tag)
+    return write(generation, answer, State(status))
+
+
+@transaction.atomic
+def write(generation: Generation, answer: Answer, state: State) -> bool:
+    """The one transaction. The row decides: whoever finds it unfinished writes."""
+    row = Generation.objects.select_for_update().filter(pk=generation.pk).first()
+    if row is None or not row.unfinished:
+        return True
+    end = answer.terminal
+    row.state = state
+    row.ended_at = timezone.now()
+    row.prompt_tokens, row.cached_tokens = answer.prompt_tokens, answer.cached_tokens
+    row.completion_tokens, row.last_seq, row.timing = answer.completion_tokens, answer.last_seq, answer.timing
+    row.request = None
+    if end is not None:
+        row.finish_reason = end.finish_reason or ""
+        row.error_code, row.error_param = end.code or "", end.param or ""
+        row.error_message = end.message or ""
+    row.save()
+    if row.message_id:
+        status = {State.FINISHED: MessageStatus.DONE, State.CANCELLED: MessageStatus.STOPPED}.get(
+            state, MessageStatus.FAILED
+        )
+        Message.objects.filter(pk=row.message_id).update(text=answer.text, status=status)
+        Conversation.objects.filter(pk=row.conversation_id).update(updated_at=row.ended_at)
+    return True
+
+
+class Recorder:
+    """The loop of the recorder process. `stopping` is asked between entries."""
+
+    def __init__(self, stopping: Callable[[], bool]) -> None:
+        self.stopping = stopping
+        self.consumer = f"{socket.gethostname()}-{os.getpid()}"
+        self._takeover_at = 0.0
+
+    def run(self) -> None:
+        failures = 0
+        while not self.stopping():
+            try:
+                close_old_connections()
+                # Asked first: an entry that is handed out to no use counts as an attempt.
+                connection.ensure_connection()
+                self.once()
+                failures = 0
+            except PASSING as error:
+                # The database or Redis is away: the entries wait in their stream.
+                log.warning("recorder.waiting", error=type(error).__name__)
+                connection.close()
+                time.sleep(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
+                failures += 1
+
+    def once(self, block_s: float = 2.0) -> int:
+        """Record what a dead recorder left, now and then, and what is new. Returns how many entries were looked at."""
+        entries: list[Entry] = []
+        if time.monotonic() >= self._takeover_at:
+            entries = finished.takeover(self.consumer, TAKEOVER_IDLE_S)
+            self._takeover_at = time.monotonic() + TAKEOVER_EVERY_S
+        entries += finished.read(self.consumer, block_s=0.0 if entries else block_s)
+        for entry in entries:
+            self.handle(entry)
+        return len(entries)
+
+    def handle(self, entry: Entry) -> None:
+        try:
+            if not record(entry.generation_id):
+                self._lost(entry)
+        except PASSING:
+            raise
+        except Exception as error:
+            log.error("recorder.failed", generation=entry.generation_id, cause=cause(error))
+            if finished.deliveries(entry) >= MOST_ATTEMPTS:
+                log.error("recorder.set_aside", generation=entry.generation_id)
+                finished.set_aside(entry, type(error).__name__)
+            return
+        finished.ack(entry)
+
+    def _lost(self, entry: Entry) -> None:
+        """Redis says that it ended, but its log is gone or cut: the end is kept, the rest cannot be."""
+        generation = Generation.objects.filter(pk=parse_id(entry.generation_id)).first()
+        if generation is not None:
+            answer = rebuild(finished.read_log(entry.generation_id))
+            write(generation, answer, State.INTERRUPTED)

@@ -1,0 +1,380 @@
+"""What starts and stops answers.
+
+An answer begins in one transaction: question, empty answer and Generation (accepted). Then it is queued in Redis, which
+is idempotent, and the row is marked. Whatever dies in between, the reaper finishes. The tenant, the salts and the
+limits come from the Access, never from the caller's data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import redis.exceptions
+import structlog
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from chatapp.chat import recorder, selectors
+from chatapp.chat.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, NotFound, TooMany
+from chatapp.chat.models import (
+    UNFINISHED,
+    Conversation,
+    Generation,
+    Message,
+    MessageRole,
+    MessageStatus,
+    State,
+)
+from chatapp.chat.params import sampling_params
+from chatapp.chat.text import clean, plain, title
+from chatapp.ids import new_id, parse_id
+from chatapp.prompts.models import PromptVersion
+from chatapp.prompts.selectors import published
+from chatapp.streaming import cancel as streaming_cancel
+from chatapp.streaming.submit import QueueFull, enqueue
+from chatapp.tenants.access import Access
+from engine import protocol
+from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
+
+log = structlog.get_logger(__name__)
+
+PUBLIC_SALT = "public"
+# Calm and to the point; small models wander at higher temperatures.
+CHAT_DEFAULTS = {"temperature": 0.3, "top_p": 0.9}
+MOST_MESSAGES = 2000
+LONGEST_KEY = 200
+LONGEST_SALT = 1000
+
+
+def ask(
+    *,
+    access: Access,
+    text: str,
+    conversation_id: object = None,
+    parent_id: object = None,
+    params: Mapping[str, Any] | None = None,
+    idempotency_key: str | None = None,
+) -> Generation:
+    """A new message in a conversation (a new one when None) and its answer. `parent_id`: the message that it follows.
+
+    Raises BadInput, NotFound, Conflict (this conversation is being answered), TooMany (the queue is full; nothing has
+    been kept), IdempotencyMismatch.
+    """
+    text = clean(text, param="input")
+    sampling = _sampling(access, params, CHAT_DEFAULTS)
+    digest = _digest(text, str(conversation_id), str(parent_id), params)
+    known = _known(access, idempotency_key, digest)
+    if known is not None:
+        return known
+    if conversation_id is None and parent_id is not None:
+        raise BadInput("parent_id needs the conversation_id that it belongs to.", param="parent_id")
+    if conversation_id is not None:
+        _settle(selectors.conversation(access, conversation_id))
+    try:
+        generation = _ask(access, text, conversation_id, parent_id, sampling, idempotency_key, digest)
+    except IntegrityError:
+        again = _known(access, idempotency_key, digest)  # a twin of this request was a moment faster
+        if again is not None:
+            return again
+        raise _busy() from None
+    _queue(generation)
+    return generation
+
+
+def complete(
+    *,
+    access: Access,
+    messages: Sequence[Mapping[str, Any]],
+    params: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    cache_salt: str | None = None,
+    idempotency_key: str | None = None,
+) -> Generation:
+    """A stateless answer to a list of {role, content}: nothing of it is kept but what it used.
+
+    It holds a lease: the caller's process renews it (chatapp.streaming.lease), or it is cancelled. `cache_salt` narrows
+    the sharing of KV blocks further; it never widens it. Raises as `ask`, and Forbidden.
+    """
+    name = _model(access, model)
+    history, own = _messages(messages)
+    if own and not access.may_send_system_messages:
+        raise Forbidden(
+            "This key may not send system messages; your team's prompt is always there. "
+            "Ask an admin for a key that may.",
+            param="messages",
+        )
+    sampling = _sampling(access, params, {})
+    digest = _digest(messages, name, cache_salt, params)
+    known = _known(access, idempotency_key, digest)
+    if known is not None:
+        return known
+    owner = access.key if access.key is not None else access.user
+    assert owner is not None
+    salt = _derived(access.tenant.salt, getattr(owner, "salt", str(owner.pk)))
+    if cache_salt not in ("", None):
+        salt = _derived(salt, plain(cache_salt, param="cache_salt", longest=LONGEST_SALT))
+    generation = _generation(access, name, idempotency_key, digest)
+    version = published(access.tenant)
+    generation.prompt_version = version
+    generation.request = protocol.encode(
+        _request(generation, access, history, sampling, version, salt=salt, own=own, leased=True)
+    )
+    try:
+        with transaction.atomic():
+            generation.save(force_insert=True)
+    except IntegrityError:
+        again = _known(access, idempotency_key, digest)
+        if again is None:
+            raise
+        return again
+    _queue(generation)
+    return generation
+
+
+def cancel(*, access: Access, generation_id: object) -> str:
+    """Stop an answer of one's own. The state after it: cancelled, cancelling, or the one it had ended in."""
+    generation = selectors.generation(access, generation_id)
+    if not generation.unfinished:
+        return str(generation.state)
+    return streaming_cancel.cancel(str(generation.pk))
+
+
+# --- parts --------------------------------------------------------------------------------------------------------
+
+
+def _sampling(access: Access, params: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> SamplingParams:
+    return sampling_params(params or {}, most_tokens=access.tenant.max_output_tokens, defaults=defaults)
+
+
+def _model(access: Access, wanted: str | None) -> str:
+    if wanted in (None, "", "default", access.tenant.model):
+        return access.tenant.model
+    raise NotFound(
+        f"There is no model {wanted!r} for your team; use {access.tenant.model!r} or 'default'.",
+        code="model_not_found",
+        param="model",
+    )
+
+
+def _messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[ChatMessage], str]:
+    """The conversation, and the caller's system texts joined. An empty answer among them is left out."""
+    if not isinstance(messages, list | tuple) or not messages:
+        raise BadInput("messages must be a list of at least one message.", code="empty", param="messages")
+    if len(messages) > MOST_MESSAGES:
+        raise BadInput(f"messages has {len(messages)} entries; at most {MOST_MESSAGES} can be sent.", param="messages")
+    history: list[ChatMessage] = []
+    system: list[str] = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise BadInput("A message is an object with role and content.", param=f"messages[{index}]")
+        role, content = message.get("role"), message.get("content")
+        param = f"messages[{index}].content"
+        if role == "assistant" and (content is None or (isinstance(content, str) and not content.strip())):
+            continue
+        if role in ("system", "developer"):
+            system.append(clean(content, param=param))
+        elif role in ("user", "assistant"):
+            history.append(ChatMessage(role, clean(content, param=param)))
+        else:
+            raise BadInput(
+                f"The role {str(role)[:40]!r} is unknown; use system, user or assistant.",
+                param=f"messages[{index}].role",
+            )
+    if not any(message.role == "user" for message in history):
+        raise BadInput("messages must hold a message of the role user.", code="empty", param="messages")
+    return history, "\n\n".join(system)
+
+
+def _digest(*parts: Any) -> str:
+    """What a repeated idempotency key must come with again."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _known(access: Access, idempotency_key: str | None, digest: str) -> Generation | None:
+    """The generation that this key has already started."""
+    if idempotency_key is None:
+        return None
+    plain(idempotency_key, param="idempotency_key", longest=LONGEST_KEY)
+    found = Generation.objects.filter(
+        tenant=access.tenant, principal=access.principal, idempotency_key=idempotency_key
+    ).first()
+    if found is not None and found.digest != digest:
+        raise IdempotencyMismatch(
+            "This idempotency key was used for another request; use a new one.", param="idempotency_key"
+        )
+    return found
+
+
+def _busy() -> Conflict:
+    return Conflict(
+        "This conversation is being answered; wait for the end or stop it.",
+        code="conversation_busy",
+        param="conversation_id",
+    )
+
+
+def _settle(conversation: Conversation) -> None:
+    """An answer that has ended but is not in the database yet is written now; one that runs is a Conflict."""
+    for generation in conversation.generations.filter(state__in=UNFINISHED):
+        try:
+            done = recorder.record(str(generation.pk))
+        except redis.exceptions.RedisError:
+            done = False
+        if not done:
+            raise _busy()
+
+
+@transaction.atomic
+def _ask(
+    access: Access,
+    text: str,
+    conversation_id: object,
+    parent_id: object,
+    sampling: SamplingParams,
+    idempotency_key: str | None,
+    digest: str,
+) -> Generation:
+    now = timezone.now()
+    if conversation_id is None:
+        conversation = Conversation.objects.create(
+            tenant=access.tenant, user=access.user, key=access.key, title=title(text), updated_at=now
+        )
+        parent = None
+    else:
+        found = selectors.conversation(access, conversation_id)
+        conversation = Conversation.objects.select_for_update().get(pk=found.pk)
+        if conversation.generations.filter(state__in=UNFINISHED).exists():
+            raise _busy()
+        parent = _parent(conversation, parent_id)
+    question = Message.objects.create(conversation=conversation, parent=parent, role=MessageRole.USER, text=text)
+    answer = Message.objects.create(
+        conversation=conversation,
+        parent=question,
+        role=MessageRole.ASSISTANT,
+        status=MessageStatus.RUNNING,
+        created_at=question.created_at + timedelta(microseconds=1),
+    )
+    generation = _generation(access, access.tenant.model, idempotency_key, digest)
+    version = published(access.tenant)
+    generation.conversation, generation.message, generation.prompt_version = conversation, answer, version
+    salt = _derived(access.tenant.salt, conversation.salt)
+    generation.request = protocol.encode(_request(generation, access, _history(question), sampling, version, salt=salt))
+    generation.save(force_insert=True)
+    conversation.updated_at = now
+    conversation.save(update_fields=["updated_at"])
+    return generation
+
+
+def _parent(conversation: Conversation, parent_id: object) -> Message | None:
+    """The message that a new one follows: the one named, else the newest."""
+    if parent_id is None:
+        return conversation.messages.order_by("created_at", "id").last()
+    parent = conversation.messages.filter(pk=parse_id(parent_id)).first()
+    if parent is None:
+        raise NotFound("There is no such message in this conversation.", param="parent_id")
+    return parent
+
+
+def _history(question: Message) -> list[ChatMessage]:
+    """The branch that ends in `question`, oldest first; answers that failed or have no text are left out."""
+    by_id = {message.pk: message for message in question.conversation.messages.all()}
+    chain: list[ChatMessage] = []
+    message: Message | None = question
+    while message is not None:
+        if message.text and message.status in (MessageStatus.DONE, MessageStatus.STOPPED):
+            role: Any = message.role
+            chain.append(ChatMessage(role, message.text))
+        message = by_id.get(message.parent_id) if message.parent_id else None
+    return chain[::-1]
+
+
+def _generation(access: Access, model: str, idempotency_key: str | None, digest: str) -> Generation:
+    return Generation(
+        id=new_id(),
+        tenant=access.tenant,
+        principal=access.principal,
+        model=model,
+        idempotency_key=idempotency_key,
+        digest=digest,
+        deadline=timezone.now() + timedelta(seconds=settings.OCTAVO_ANSWER_TIMEOUT_S),
+    )
+
+
+def _derived(secret: str, part: str) -> str:
+    """A salt that nobody can make without both: narrower than each, never wider."""
+    return hmac.new(secret.encode(), part.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def _request(
+    generation: Generation,
+    access: Access,
+    history: list[ChatMessage],
+    sampling: SamplingParams,
+    version: PromptVersion | None,
+    *,
+    salt: str,
+    own: str = "",
+    leased: bool = False,
+) -> Request:
+    system = []
+    if settings.OCTAVO_PREAMBLE:
+        system.append(SystemText(settings.OCTAVO_PREAMBLE, PUBLIC_SALT))
+    if version is not None:
+        system.append(SystemText(version.text, access.tenant.salt))
+    if own:
+        system.append(SystemText(own, salt))
+    return Request(
+        id=str(generation.pk),
+        tenant=str(access.tenant.pk),
+        model=generation.model,
+        messages=history,
+        system=system,
+        salt=salt,
+        prompt_version=str(version.pk) if version is not None else "",
+        params=sampling,
+        deadline_ms=int(generation.deadline.timestamp() * 1000),
+        weight=access.tenant.weight,
+        leased=leased,
+    )
+
+
+def _queue(generation: Generation) -> None:
+    """Hand it to Redis and mark the row. Without Redis the row waits for the reaper; a full queue undoes everything."""
+    assert generation.request is not None
+    try:
+        enqueue(protocol.decode_request(bytes(generation.request)), generation.tenant.max_queued)
+    except QueueFull as full:
+        _undo(generation)
+        raise TooMany(
+            f"Your team has {full.queued} requests waiting already. Try again in {full.retry_after_s} s.",
+            retry_after_s=full.retry_after_s,
+        ) from None
+    except redis.exceptions.RedisError as error:
+        log.warning("generation.not_queued", generation=str(generation.pk), error=type(error).__name__)
+        return
+    mark_queued(generation)
+
+
+def mark_queued(generation: Generation) -> None:
+    if Generation.objects.filter(pk=generation.pk, state=State.ACCEPTED).update(state=State.QUEUED):
+        generation.state = State.QUEUED
+
+
+@transaction.atomic
+def _undo(generation: Generation) -> None:
+    """As if it had never been asked: the caller still has the text and is told to try again."""
+    answer, conversation = generation.message, generation.conversation
+    generation.delete()
+    if answer is not None and conversation is not None:
+        question = answer.parent
+        answer.delete()
+        if question is not None:
+            question.delete()
+        if not conversation.messages.exists():
+            conversation.delete()

@@ -1,0 +1,12 @@
+"""Celery's part: messages carry ids at most, never text."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from chatapp.chat import reaper
+
+
+@shared_task
+def reap() -> None:
+    reaper.reap()

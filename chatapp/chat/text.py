@@ -1,0 +1,69 @@
+"""Text as people send it: cleaned of what databases refuse, measured, and cut to a title."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from django.conf import settings
+
+from chatapp.chat.errors import BadInput
+
+TITLE_LENGTH = 60
+UNSEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
+JOINER = "\u200d"
+# They would turn the direction of whatever stands beside the title.
+DIRECTIONS = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+
+
+def clean(text: object, *, param: str) -> str:
+    """The text without U+0000 and lone surrogates, which databases and UTF-8 refuse. Raises BadInput with `param`."""
+    if not isinstance(text, str):
+        raise BadInput("The message must be a text.", param=param)
+    limit = settings.OCTAVO_MAX_MESSAGE
+    if len(text) > limit:
+        raise BadInput(
+            f"The message has {len(text)} characters; at most {limit} can be sent.", code="too_long", param=param
+        )
+    text = text.replace("\0", "").encode("utf-8", "ignore").decode()
+    if not any(unicodedata.category(character) not in UNSEEN for character in text):
+        raise BadInput("The message is empty.", code="empty", param=param)
+    return text
+
+
+def plain(text: object, *, param: str, longest: int) -> str:
+    """A short text of a program's making, which must come as it is or not at all. Raises BadInput naming `param`."""
+    if not isinstance(text, str) or not 0 < len(text) <= longest:
+        raise BadInput(f"{param} must be a text of 1 to {longest} characters.", param=param)
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise BadInput(f"{param} holds a character that is none (U+0000 or a lone surrogate).", param=param)
+    return text
+
+
+def title(text: str) -> str:
+    """The first line's first words, at most about sixty characters, never cut inside a word where there is a choice."""
+    line = next((part.strip() for part in text.translate(DIRECTIONS).splitlines() if part.strip()), "New chat")
+    words = " ".join(line.split())
+    if len(words) <= TITLE_LENGTH:
+        return words
+    cut = words[: TITLE_LENGTH + 1].rpartition(" ")[0]
+    if len(cut) >= TITLE_LENGTH // 2:
+        return cut + "…"
+    end = TITLE_LENGTH
+    while end > TITLE_LENGTH // 2 and not _may_cut(words, end):
+        end -= 1
+    return words[:end] + "…"
+
+
+def _may_cut(text: str, at: int) -> bool:
+    """Whether readers see two characters beside this place: not inside an accent, an emoji, a flag or a syllable."""
+    before, after = text[at - 1], text[at]
+    if JOINER in (before, after) or unicodedata.category(after) in ("Mn", "Mc", "Me"):
+        return False
+    if "\U0001f3fb" <= after <= "\U0001f3ff":  # skin tones
+        return False
+    if "\u1160" <= after <= "\u11ff":  # vowels and finals of a decomposed Korean syllable
+        return False
+    flags = 0
+    while flags < at and "\U0001f1e6" <= text[at - 1 - flags] <= "\U0001f1ff":
+        flags += 1
+    return not (flags % 2 and "\U0001f1e6" <= after <= "\U0001f1ff")
