@@ -1,0 +1,42 @@
+"""HTTP to Django, websockets to their consumers: what daphne serves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapp.settings.local")
+django_application = get_asgi_application()  # before the imports below: consumers need the apps
+
+from channels.auth import AuthMiddlewareStack  # noqa: E402
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
+from django.urls import re_path  # noqa: E402
+
+from chatapp.dashboard.routing import websocket_urlpatterns as operators_sockets  # noqa: E402
+
+CLOSE_NOT_FOUND = 4404
+
+
+async def nowhere(
+    scope: MutableMapping[str, Any],
+    receive: Callable[[], Awaitable[Any]],
+    send: Callable[[dict[str, Any]], Awaitable[None]],
+) -> None:
+    """Refuses the handshake at an address that has no socket."""
+    await receive()
+    await send({"type": "websocket.close", "code": CLOSE_NOT_FOUND})
+
+
+# A browser sends its session's cookie from any site's page, so these sockets check where they are opened from.
+by_session = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter([*operators_sockets, re_path("", nowhere)])))
+
+application = ProtocolTypeRouter(
+    {
+        "http": django_application,
+        "websocket": URLRouter([re_path("", by_session)]),
+    }
+)
