@@ -29,6 +29,11 @@ MAX_FRAME_BYTES = 64 * 1024
 
 
 @require_safe
+def favicon(request: HttpRequest) -> HttpResponse:
+    return redirect(static("img/favicon.svg"))
+
+
+@require_safe
 @login_required
 def home(request: HttpRequest) -> HttpResponse:
     """To the tenant that the reader used last, else the first one."""
