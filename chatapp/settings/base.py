@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import dj_database_url
 from csp.constants import NONCE, NONE, SELF
 
+from chatapp.settings import redis_urls
 from engine.protocol import model_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,22 +23,6 @@ OCTAVO_URL = os.environ.get("OCTAVO_URL", "http://127.0.0.1:8000")
 # Shared by all tenants, in front of their own prompts; its KV blocks are the only ones that tenants share.
 OCTAVO_PREAMBLE = os.environ.get("OCTAVO_PREAMBLE", "")
 OCTAVO_ANSWER_TIMEOUT_S = int(os.environ.get("OCTAVO_ANSWER_TIMEOUT_S", "600"))
-
-
-def redis_database(url: str, number: int) -> str:
-    """The same server, another database: ?db= of a unix socket, the last part of the path elsewhere."""
-    if url.startswith("unix://"):
-        return f"{url.partition('?')[0]}?db={number}"
-    parts = urlsplit(url)
-    path = f"{parts.path.rsplit('/', 1)[0]}/{number}" if parts.scheme == "sentinel" else f"/{number}"
-    return urlunsplit(parts._replace(path=path))
-
-
-def celery_broker(url: str, number: int) -> str:
-    """Celery spells a unix socket redis+socket:///path?virtual_host=N."""
-    if url.startswith("unix://"):
-        return f"redis+socket://{urlsplit(url).path}?virtual_host={number}"
-    return redis_database(url, number)
 
 
 def sqlite(path: Path) -> dict[str, Any]:
@@ -55,13 +39,12 @@ def sqlite(path: Path) -> dict[str, Any]:
     }
 
 
+DATABASES: dict[str, Any] = {"default": sqlite(DATA / "db.sqlite3")}
 if os.environ.get("DATABASE_URL"):
     # Under ASGI a kept connection would outlive the thread that made it.
-    DATABASES = {"default": dj_database_url.parse(os.environ["DATABASE_URL"], conn_max_age=0)}
+    DATABASES["default"] = dj_database_url.parse(os.environ["DATABASE_URL"], conn_max_age=0)
     if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
-        DATABASES = {"default": sqlite(Path(str(DATABASES["default"]["NAME"])))}
-else:
-    DATABASES = {"default": sqlite(DATA / "db.sqlite3")}
+        DATABASES["default"] = sqlite(Path(DATABASES["default"]["NAME"]))
 
 DEBUG = False
 ALLOWED_HOSTS: list[str] = [host for host in os.environ.get("OCTAVO_HOSTS", "").split(",") if host]
@@ -188,20 +171,9 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 OCTAVO_MAX_BODY = 1024 * 1024
 OCTAVO_MAX_MESSAGE = 200_000
 
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [redis_database(REDIS_URL, 1)], "prefix": "octavo-channels"},
-    }
-}
-CACHES = {
-    "default": {
-        "BACKEND": "django.core.cache.backends.redis.RedisCache",
-        "LOCATION": redis_database(REDIS_URL, 2),
-        "KEY_PREFIX": "octavo",
-    }
-}
-CELERY_BROKER_URL = celery_broker(REDIS_URL, 4)
+CHANNEL_LAYERS = {"default": redis_urls.channel_layer(REDIS_URL, 1)}
+CACHES = {"default": redis_urls.cache(REDIS_URL, 2)}
+CELERY_BROKER_URL, CELERY_BROKER_TRANSPORT_OPTIONS = redis_urls.celery_broker(REDIS_URL, 4)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_SERIALIZER = "json"

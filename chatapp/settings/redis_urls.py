@@ -1,0 +1,51 @@
+"""One REDIS_URL, spelled as each library wants it. Every use has its own database number on the same server.
+
+Forms: redis://, rediss://, unix:///path, and sentinel://[:password@]host:port,host:port/master/db.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from engine import protocol
+
+
+def database(url: str, number: int) -> str:
+    """The same server, another database: ?db= of a unix socket, the last part of the path elsewhere."""
+    if url.startswith("unix://"):
+        return f"{url.partition('?')[0]}?db={number}"
+    if url.startswith("sentinel://"):
+        server = url if protocol.sentinel(url) and url.count("/") == 3 else url.rpartition("/")[0]
+        return f"{server}/{number}"
+    return urlunsplit(urlsplit(url)._replace(path=f"/{number}"))
+
+
+def channel_layer(url: str, number: int) -> dict[str, Any]:
+    parts = protocol.sentinel(url)
+    host: Any = database(url, number)
+    if parts is not None:
+        sentinels, master, _, password = parts
+        host = {"sentinels": sentinels, "master_name": master, "db": number, "password": password}
+    return {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [host], "prefix": "octavo-channels"},
+    }
+
+
+def cache(url: str, number: int) -> dict[str, Any]:
+    backend = "chatapp.cache.SentinelCache" if protocol.sentinel(url) else "django.core.cache.backends.redis.RedisCache"
+    # In a list, since Django splits a text at its commas.
+    return {"BACKEND": backend, "LOCATION": [database(url, number)], "KEY_PREFIX": "octavo"}
+
+
+def celery_broker(url: str, number: int) -> tuple[str, dict[str, Any]]:
+    """The broker's URL and its transport options."""
+    if url.startswith("unix://"):
+        return f"redis+socket://{urlsplit(url).path}?virtual_host={number}", {}
+    parts = protocol.sentinel(url)
+    if parts is None:
+        return database(url, number), {}
+    sentinels, master, _, password = parts
+    login = f":{quote(password, safe='')}@" if password else ""
+    return ";".join(f"sentinel://{login}{host}:{port}/{number}" for host, port in sentinels), {"master_name": master}

