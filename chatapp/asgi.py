@@ -32,7 +32,7 @@ async def nowhere(
 
 
 # A browser sends its session's cookie from any site's page, so these sockets check where they are opened from.
-by_session = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter([*operators_sockets, re_path("", nowhere)])))
+by_session = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter([*operators_sockets, re_path("", nowhere)])))  # type: ignore[arg-type]
 
 application = ProtocolTypeRouter(
     {

@@ -6,16 +6,18 @@ import uuid
 
 from uuid_utils.compat import uuid7
 
+NO_ID = uuid.UUID(int=0)
+
 
 def new_id() -> uuid.UUID:
     return uuid7()
 
 
-def parse_id(value: object) -> uuid.UUID | None:
-    """The id in a URL or a frame, None when it is none: such an id is simply not found."""
+def parse_id(value: object) -> uuid.UUID:
+    """The id in a URL or a frame; what is none becomes NO_ID, which no row has: it is simply not found."""
     if isinstance(value, uuid.UUID):
         return value
     try:
         return uuid.UUID(str(value))
     except ValueError:
-        return None
+        return NO_ID

@@ -43,7 +43,7 @@ def make_demo(path: Path) -> dict[str, Any]:
     with transaction.atomic():
         file = {
             "url": settings.OCTAVO_URL,
-            "operator": _person(OPERATOR, "Operator", known, is_staff=True, is_superuser=True),
+            "operator": _person(OPERATOR, "Operator", known, operator=True),
             "tenants": [_team(team, known) for team in TEAMS],
         }
         # Inside the transaction: a password that no file tells is worse than none.
@@ -65,10 +65,10 @@ def _known_secrets(path: Path) -> dict[str, str]:
         return {}
 
 
-def _person(email: str, name: str, known: dict[str, str], **rights: bool) -> dict[str, str]:
+def _person(email: str, name: str, known: dict[str, str], *, operator: bool = False) -> dict[str, str]:
     user = User.objects.filter(email=email).first()
     if user is None:
-        user = User.objects.create_user(email, name=name, **rights)
+        user = User.objects.create_user(email, name=name, is_staff=operator, is_superuser=operator)
     EmailAddress.objects.get_or_create(user=user, email=email, defaults={"verified": True, "primary": True})
     password = known.get(email, "")
     if not password or not user.check_password(password):

@@ -110,7 +110,7 @@ def write(generation: Generation, answer: Answer, state: State) -> bool:
             state, MessageStatus.FAILED
         )
         Message.objects.filter(pk=row.message_id).update(text=answer.text, status=status)
-        Conversation.objects.filter(pk=row.conversation_id).update(updated_at=row.ended_at)
+        Conversation.objects.filter(generations=row).update(updated_at=row.ended_at)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,7 +10,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from chatapp.chat.errors import BadInput, NotFound
 from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
-from chatapp.ids import parse_id
+from chatapp.ids import NO_ID, parse_id
 from chatapp.tenants.access import Access
 
 LONGEST_PAGE = 100
@@ -19,7 +20,7 @@ LONGEST_PAGE = 100
 class Page:
     """`next` is the cursor of the page behind this one, None at the end. Items carry `running`."""
 
-    items: list[Conversation]
+    items: Sequence[Conversation]
     next: str | None
 
 
@@ -41,7 +42,7 @@ def conversations(access: Access, before: str | None = None, limit: int = 50) ->
             moment = datetime.fromisoformat(stamp)
         except ValueError:
             moment = None
-        if moment is None or moment.tzinfo is None or last_id is None:
+        if moment is None or moment.tzinfo is None or last_id == NO_ID:
             raise BadInput("The cursor is none that was given out.", param="before")
         query = query.filter(Q(updated_at__lt=moment) | Q(updated_at=moment, id__lt=last_id))
     items = list(query[: limit + 1])
