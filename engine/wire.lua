@@ -340,10 +340,7 @@ local function finish(_, args)
   local status, event = args[5], args[6]
   local request = read_request(id)
   if request and has_ended(request) and request.owner == worker and request.attempt == attempt then return 'ok' end
-  if not is_current(request, worker, attempt) then
-    redis.call('SREM', held_key(worker), id)
-    return 'stale'
-  end
+  if not is_current(request, worker, attempt) then return 'stale' end
   if seq > request.seq + 1 then return 'behind ' .. request.seq end
   if seq <= request.seq then
     return redis.error_reply('ERR terminal event ' .. seq .. ' of ' .. id .. ' is behind its log, at ' .. request.seq)
@@ -402,9 +399,9 @@ local function heartbeat(_, args)
     if not request then
       redis.call('SREM', held_key(worker), id)
     else
-      if request.lease_ms > 0 and request.lease_ms < now then redis.call('HSET', request_key(id), 'cancel', '1') end
+      local event = early_end(request, now)
       reply[#reply + 1] = id
-      reply[#reply + 1] = early_end(request, now) and early_end(request, now).type or 'run'
+      reply[#reply + 1] = event and event.type or 'run'
     end
   end
   return reply

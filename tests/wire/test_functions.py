@@ -527,6 +527,10 @@ def test_a_worker_can_claim_what_it_holds_without_knowing(wire: Wire) -> None:
     assert isinstance(claimed, Taken)
     assert (claimed.attempt, claimed.seq) == (2, -1)
     assert wire.beat("w1") == {generation: "run"}
+    assert wire.tell(generation, STARTED, attempt=1).outcome == "stale", "also of its owner"
+    assert wire.finish(generation, Finished(seq=0), attempt=1).outcome == "stale"
+    assert wire.tell(generation, STARTED, attempt=2) == Told("ok")
+    assert wire.beat("w1") == {generation: "run"}
 
 
 def test_a_claim_moves_the_queue_entry_and_forgets_the_dead_consumer(wire: Wire) -> None:

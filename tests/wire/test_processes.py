@@ -123,6 +123,14 @@ async def test_a_model_that_does_not_exist_is_said_in_one_line(wire: Wire, redis
         assert words in said
 
 
+async def test_a_pool_that_does_not_fit_is_said_in_one_line(wire: Wire, redis_url: str, tiny_path: str) -> None:
+    """C13."""
+    status, said = await asyncio.to_thread(Process(redis_url, tiny_path, "--num-blocks", "1000000000").end)
+    assert status == 1
+    assert len(said.strip().splitlines()) == 1, said
+    assert "num_blocks" in said
+
+
 async def test_an_unreachable_redis_is_waited_for_and_then_said_in_one_line(tiny_path: str, tmp_path: Path) -> None:
     worker = Process(f"unix://{tmp_path}/nobody.sock", tiny_path, "--redis-wait-s", "6")
     status, said = await asyncio.to_thread(worker.end)

@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+import redis
 
 from chatapp.streaming import cancel, finished, occupancy, submit, workers
 from chatapp.streaming.follow import follower
@@ -30,7 +31,7 @@ from tests.wire.conftest import (
 )
 
 pytestmark = pytest.mark.usefixtures("closing")
-Serve = Callable[..., InProcess]
+Serve: TypeAlias = Callable[..., InProcess]
 
 
 async def first_tokens(generation_id: str, count: int = 5) -> None:
@@ -405,6 +406,27 @@ async def test_unacknowledged_events_survive_lost_connections(wire: Wire, serve:
     assert text_of(events) == alone.text
 
 
+async def test_an_answer_outlasts_a_redis_without_memory(wire: Wire, serve: Serve) -> None:
+    """Nothing new gets in, the worker stays alive, and once there is memory again the answer is whole."""
+    serve()
+    request = a_question(tokens=1500)
+    submit.enqueue(request)
+    await first_tokens(request.id)
+    wire.redis.config_set("maxmemory", "100kb")
+    try:
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            submit.enqueue(a_question())
+        for _ in range(45):
+            await asyncio.sleep(0.1)
+            assert workers.live()
+        assert wire.state(request.id) == "running"
+    finally:
+        wire.redis.config_set("maxmemory", "0")
+    events = await asyncio.wait_for(answer_of(request.id), 20)
+    assert isinstance(events[-1], Finished)
+    assert_contiguous(wire, request.id)
+
+
 # --- stopping, looking --------------------------------------------------------------------------------------------
 
 
@@ -504,13 +526,11 @@ async def test_a_recorder_that_died_leaves_its_entries_to_the_next(wire: Wire) -
     assert [fields[b"id"].decode() for _, fields in aside] == [got[0].generation_id]
 
 
-async def test_a_full_queue_is_told_to_the_caller(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = protocol.enqueue
-    monkeypatch.setattr(protocol, "enqueue", lambda request: full(request, max_queued=2))
-    assert [submit.enqueue(a_request()) for _ in range(2)] == [1, 2]
-    with pytest.raises(submit.QueueFull, match="2 requests of this tenant are waiting") as full_queue:
-        submit.enqueue(a_request())
-    assert full_queue.value.retry_after_s > 0
+async def test_a_full_queue_is_told_to_the_caller(wire: Wire) -> None:
+    assert [submit.enqueue(a_request(), max_queued=2) for _ in range(2)] == [1, 2]
+    with pytest.raises(submit.QueueFull, match="2 requests of this tenant are waiting") as full:
+        submit.enqueue(a_request(), max_queued=2)
+    assert full.value.retry_after_s > 0
 
 
 async def test_the_library_comes_back_by_itself(wire: Wire, serve: Serve) -> None:
