@@ -25,7 +25,8 @@ class EngineConfigError(ValueError):
 class EngineConfig:
     """Settings of one engine.
 
-    model: a folder, a .gguf file, or a hub id. dtype: "auto" is bfloat16 where the device multiplies it natively.
+    model: a folder, a .gguf file, or a hub id. dtype: "auto" is the fastest that the device runs well: on a CPU low-bit
+    weights in the C++ decoder ("low-bit" insists on them), elsewhere bfloat16 where it is multiplied natively.
     """
 
     model: str = ""

@@ -30,7 +30,8 @@ from engine.detokenizer import Detokenizer, TokenizerVocabulary, Vocabulary
 from engine.prefix_cache import PrefixCache
 from engine.protocol import ChatMessage
 from engine.regions import Region
-from engine.runner import ModelRunner, Runner
+from engine.runner import ModelRunner
+from engine.runners import load_runner
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Batch, Scheduler
 from engine.sequence import Sequence, SequenceState
@@ -99,7 +100,7 @@ class LLMEngine:
         if runner is None:
             from engine.tokenizer import Tokenizer
 
-            runner = Runner.load(config)
+            runner = load_runner(config)
             tokenizer = tokenizer or Tokenizer.load(config.model)
         self.runner = runner
         self._tokenizer = tokenizer

@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from ops.child import die_with_parent
 from ops.setup import CACHE, MODEL_DIR, ROOT, SetupError, convert
@@ -160,7 +161,7 @@ def failed_program(run: Path, data: Path) -> str | None:
 
     transport = SupervisorTransport(None, None, f"unix://{run}/supervisor.sock")
     with contextlib.suppress(OSError):
-        processes = ServerProxy("http://127.0.0.1", transport=transport).supervisor.getAllProcessInfo()
+        processes: Any = ServerProxy("http://127.0.0.1", transport=transport).supervisor.getAllProcessInfo()
         for process in processes:
             if process["statename"] in ("BACKOFF", "FATAL"):
                 name = process["name"]

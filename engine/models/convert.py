@@ -1,7 +1,8 @@
 """`python -m engine.models.convert SOURCE.gguf DEST`: a GGUF file as a folder that loads in two seconds.
 
-DEST gets float32 safetensors, config.json, generation_config.json, tokenizer.json, tokenizer_config.json, the chat
-template and `octavo.json`, a manifest with the source's digest. Work goes to a temporary folder beside DEST that is
+DEST gets float32 safetensors, the file's own low-bit weights (engine.models.low_bit), config.json,
+generation_config.json, tokenizer.json, tokenizer_config.json, the chat template and `octavo.json`, a manifest with the
+source's digest. Work goes to a temporary folder beside DEST that is
 renamed at the end, so a killed conversion leaves nothing half-made; two at once wait for each other; where the manifest
 already matches nothing is done. Config and tokenizer come through transformers, the weights through `gguf_file`.
 """
@@ -24,7 +25,7 @@ from engine.models.digest import digest_files
 
 MANIFEST = "octavo.json"
 # Part of the manifest: raise it when a conversion of the same source comes out differently.
-FORMAT = 1
+FORMAT = 2
 SHARD_BYTES = 2 * 1024**3
 
 
@@ -80,6 +81,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _write(source: Path, part: Path, report: Callable[[str], None]) -> None:
     from engine.models.gguf_file import GgufFile
+    from engine.models.low_bit import save_tiles
 
     start = time.monotonic()
 
@@ -93,6 +95,8 @@ def _write(source: Path, part: Path, report: Callable[[str], None]) -> None:
     say("tokenizer")
     _write_tokenizer(source, file, part, say)
     _write_weights(file, part, say)
+    say("low-bit weights")
+    save_tiles(file.low_bit(), part)
     say(
         f"done: {config['num_hidden_layers']} layers, hidden {config['hidden_size']}, vocabulary {config['vocab_size']}"
     )

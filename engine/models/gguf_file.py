@@ -16,6 +16,8 @@ import numpy as np
 from gguf.quants import dequantize
 
 from engine.models.config import ModelError
+from engine.models.low_bit import from_blocks
+from kernels.cpu.packing import Quantised
 
 ARCHITECTURES = ("llama", "qwen2")
 
@@ -71,18 +73,30 @@ class GgufFile:
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         """Every weight as (Hugging Face name, float32 array), one at a time: memory holds one tensor, not a model."""
-        heads = int(self.field(f"{self.architecture}.attention.head_count"))
-        kv_heads = int(self.field(f"{self.architecture}.attention.head_count_kv", heads))
-        for tensor in self._reader.tensors:
-            if tensor.name == ROPE_FACTORS:
-                continue
-            name = hugging_face_name(tensor.name)
+        for tensor in self._named():
             values = np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-            if self.architecture == "llama" and ".self_attn.q_proj." in name:
-                values = _halves_apart(values, heads)
-            elif self.architecture == "llama" and ".self_attn.k_proj." in name:
-                values = _halves_apart(values, kv_heads)
-            yield name, values
+            name, heads = hugging_face_name(tensor.name), self._interleaved_heads(tensor.name)
+            yield name, _halves_apart(values, heads) if heads else values
+
+    def low_bit(self) -> Iterator[tuple[str, Quantised]]:
+        """The matrices that the C++ decoder can multiply with as the file has them: same names, same rows, exact."""
+        for tensor in self._named():
+            matrix = from_blocks(tensor.data, tensor.tensor_type.name) if tensor.data.ndim == 2 else None
+            if matrix is not None:
+                name, heads = hugging_face_name(tensor.name), self._interleaved_heads(tensor.name)
+                yield name, matrix.rows(_halves_apart(np.arange(len(matrix.q)), heads)) if heads else matrix
+
+    def _named(self) -> Iterator[Any]:
+        return (tensor for tensor in self._reader.tensors if tensor.name != ROPE_FACTORS)
+
+    def _interleaved_heads(self, name: str) -> int:
+        """How many heads the rows of this tensor make up if their halves are interleaved, else 0."""
+        if self.architecture != "llama":
+            return 0
+        heads = int(self.field("llama.attention.head_count"))
+        if ".attn_q." in name:
+            return heads
+        return int(self.field("llama.attention.head_count_kv", heads)) if ".attn_k." in name else 0
 
 
 def hugging_face_name(name: str) -> str:

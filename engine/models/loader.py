@@ -7,7 +7,7 @@ keys on. Every failure is a ModelError of one line. engine.models.source says wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -63,6 +63,40 @@ def load(
     model = build(config, _tensors(files), kind, device, str(folder))
     revision = digest_files([folder / "config.json", *files])
     return LoadedModel(model=model, config=config, revision=revision, path=folder, dtype=kind, device=device)
+
+
+def open_folder(folder: Path) -> tuple[ModelConfig, Mapping[str, Tensor], str]:
+    """Config, weights by their Hugging Face names, each read when it is asked for, and revision. Raises ModelError."""
+    config = read_config(folder)
+    files = weight_files(folder)
+    return config, Checkpoint(files), digest_files([folder / "config.json", *files])
+
+
+class Checkpoint(Mapping[str, Tensor]):
+    """The tensors of safetensors files, memory-mapped."""
+
+    def __init__(self, files: list[Path]) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._file_of: dict[str, Any] = {}
+        for file in files:
+            try:
+                opened: Any = safe_open(str(file), framework="pt")
+            except SafetensorError as error:
+                raise ModelError(f"{file} is damaged ({error}); fetch or convert the model again.") from None
+            self._file_of.update(dict.fromkeys(opened.keys(), opened))
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._file_of:
+            raise ModelError(f"The model lacks the weight {name}; fetch or convert it again.")
+        tensor: Tensor = self._file_of[name].get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file_of)
+
+    def __len__(self) -> int:
+        return len(self._file_of)
 
 
 @lru_cache(maxsize=1)

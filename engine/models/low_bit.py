@@ -1,8 +1,8 @@
 """Weights for the C++ decoder: a model folder as tiles of 4 and 8 bits.
 
-A folder converted from a GGUF file keeps that file's own low-bit weights in `tiles.safetensors`, packed without loss and
-read in a fraction of a second; any other folder is quantised to 8 bits when it is loaded. Owns that file's format and
-the way from Hugging Face names to the decoder's layers; knows no KV cache and no batch.
+A folder converted from a GGUF file keeps that file's own low-bit weights in `tiles.safetensors`, packed without loss
+and read in a fraction of a second; any other folder is quantised to 8 bits when it is loaded. Owns that file's format
+and the way from Hugging Face names to the decoder's layers; knows no KV cache and no batch.
 """
 
 from __future__ import annotations

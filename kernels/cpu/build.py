@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -72,3 +73,17 @@ def load(generic: bool = False) -> ctypes.CDLL:
     library.octavo_memory_free.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.octavo_gemm.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
     return library
+
+
+def main() -> int:
+    """`python -m kernels.cpu.build`: build now, so that the first start does not have to."""
+    try:
+        library_path()
+    except BuildError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

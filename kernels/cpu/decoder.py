@@ -64,7 +64,7 @@ class _Config(ctypes.Structure):
 
 class _Batch(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in ("tokens", "sequences", "groups", "rows")),
+        *((name, ctypes.c_int32) for name in ("tokens", "sequences", "groups", "rows", "threads")),
         *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "query_starts", "lengths", "tables")),
         ("table_stride", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("group_of", "group_blocks", "row_tokens", "cache")),
@@ -108,7 +108,7 @@ class DecoderWeights:
 
 @dataclass
 class Batch:
-    """One step. Shapes as in step.cpp; group_of and group_blocks may be left out."""
+    """One step. Shapes as in step.cpp; group_of and group_blocks may be left out. threads: 0 for all there are."""
 
     ids: I32
     positions: I32
@@ -119,6 +119,7 @@ class Batch:
     row_tokens: I32
     group_of: I32 | None = None
     group_blocks: I32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    threads: int = 0
 
 
 def supports(
@@ -222,35 +223,34 @@ class Decoder:
     def step(self, batch: Batch) -> F32:
         rows = len(batch.row_tokens)
         logits = np.empty((rows, self.vocabulary), np.float32)
-        arrays = [
-            np.ascontiguousarray(batch.ids, np.int32),
-            np.ascontiguousarray(batch.positions, np.int32),
-            np.ascontiguousarray(batch.slots, np.int64),
-            np.ascontiguousarray(batch.query_starts, np.int32),
-            np.ascontiguousarray(batch.lengths, np.int32),
-            np.ascontiguousarray(batch.tables, np.int32),
-        ]
-        groups = len(batch.group_blocks) if batch.group_of is not None else 0
-        group_of = np.ascontiguousarray(batch.group_of if batch.group_of is not None else batch.lengths, np.int32)
-        group_blocks = np.ascontiguousarray(batch.group_blocks, np.int32)
-        row_tokens = np.ascontiguousarray(batch.row_tokens, np.int32)
         if len(batch.ids) > self.max_tokens or rows > self.max_rows:
             raise ValueError(
                 f"a step of {len(batch.ids)} tokens, {rows} rows is over {self.max_tokens}, {self.max_rows}"
             )
+        tables = np.ascontiguousarray(batch.tables, np.int32)
+        grouped = batch.group_of is not None
+        arrays: dict[str, npt.NDArray[np.generic]] = {
+            "ids": np.ascontiguousarray(batch.ids, np.int32),
+            "positions": np.ascontiguousarray(batch.positions, np.int32),
+            "slots": np.ascontiguousarray(batch.slots, np.int64),
+            "query_starts": np.ascontiguousarray(batch.query_starts, np.int32),
+            "lengths": np.ascontiguousarray(batch.lengths, np.int32),
+            "tables": tables,
+            "group_of": np.ascontiguousarray(batch.group_of if grouped else batch.lengths, np.int32),
+            "group_blocks": np.ascontiguousarray(batch.group_blocks, np.int32),
+            "row_tokens": np.ascontiguousarray(batch.row_tokens, np.int32),
+        }
         call = _Batch(
-            len(batch.ids),
-            len(batch.lengths),
-            groups,
-            rows,
-            *(array.ctypes.data for array in arrays),
-            arrays[5].shape[1],
-            group_of.ctypes.data,
-            group_blocks.ctypes.data,
-            row_tokens.ctypes.data,
-            self._cache.ctypes.data,
-            self._layer_elements,
-            logits.ctypes.data,
+            tokens=len(batch.ids),
+            sequences=len(batch.lengths),
+            groups=len(batch.group_blocks) if grouped else 0,
+            rows=rows,
+            threads=batch.threads,
+            table_stride=tables.shape[1],
+            cache=self._cache.ctypes.data,
+            layer_stride=self._layer_elements,
+            logits=logits.ctypes.data,
+            **{name: array.ctypes.data for name, array in arrays.items()},
         )
         self._library.octavo_model_step(self._model, ctypes.byref(call))
         return logits
@@ -262,3 +262,7 @@ class Decoder:
             self._model = None
             for address, size in self._mapped:
                 self._library.octavo_memory_free(address, size)
+
+    def __del__(self) -> None:
+        if getattr(self, "_model", None):
+            self.close()

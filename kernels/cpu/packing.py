@@ -82,9 +82,9 @@ def pack(matrix: Quantised) -> Tiles:
     minimum = np.pad(matrix.minimum, ((0, missing), (0, 0)))
     tiles, groups = (outputs + missing) // OUT, inputs // GROUP
     # [tile, output, group, sub-group, input] -> [tile, group, sub-group, output, input]
-    body = q.reshape(tiles, OUT, groups, 8, 4).transpose(0, 2, 3, 1, 4)
+    body: U8 = q.reshape(tiles, OUT, groups, 8, 4).transpose(0, 2, 3, 1, 4)
     if matrix.bits == 4:
-        body = body[:, :, :4] | (body[:, :, 4:] << 4)
+        body = body[:, :, :4] | np.left_shift(body[:, :, 4:], np.uint8(4))
 
     def by_group(values: F16) -> U8:
         ordered = np.ascontiguousarray(values.reshape(tiles, OUT, groups).transpose(0, 2, 1))

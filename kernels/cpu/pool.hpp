@@ -38,9 +38,10 @@ class Pool {
 
   int size() const { return size_; }
 
-  // Runs body(thread) on every thread and returns when all have ended.
-  void run(const std::function<void(int)>& body) {
-    if (size_ == 1) return body(0);
+  // Runs body(thread) on the first `active` threads (0: on all) and returns when they have ended.
+  void run(const std::function<void(int)>& body, int active = 0) {
+    active_ = active < 1 || active > size_ ? size_ : active;
+    if (active_ == 1) return body(0);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       body_ = &body;
@@ -52,14 +53,14 @@ class Pool {
     while (running_.load(std::memory_order_acquire) != 0) OCTAVO_PAUSE();
   }
 
-  // Every thread of run() must call it; none goes on before all have come. Resets the task counter.
+  // Every active thread must call it; none goes on before all have come. Resets the task counter.
   void barrier() {
-    if (size_ == 1) {
+    if (active_ == 1) {
       next_.store(0, std::memory_order_relaxed);
       return;
     }
     const uint32_t phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == active_ - 1) {
       arrived_.store(0, std::memory_order_relaxed);
       next_.store(0, std::memory_order_relaxed);
       phase_.store(phase + 1, std::memory_order_release);
@@ -87,7 +88,7 @@ class Pool {
         if (stop_) return;
         body = body_;
       }
-      (*body)(index);
+      if (index < active_) (*body)(index);
       running_.fetch_sub(1, std::memory_order_release);
     }
   }
@@ -99,6 +100,7 @@ class Pool {
   uint64_t generation_ = 0;
   bool stop_ = false;
   const std::function<void(int)>* body_ = nullptr;
+  int active_ = 1;  // changes between runs only
   alignas(64) std::atomic<int> running_{0};
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> phase_{0};

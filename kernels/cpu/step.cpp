@@ -45,6 +45,7 @@ struct Config {
 
 struct Batch {
   int32_t tokens, sequences, groups, rows;
+  int32_t threads;              // how many take part, 0: all
   const int32_t* ids;           // [tokens]
   const int32_t* positions;     // [tokens]
   const int64_t* slots;         // [tokens], -1: padding, nothing is written
@@ -143,7 +144,7 @@ class Model {
   void step(const Batch& batch) {
     b = batch;
     plan();
-    pool.run([this](int thread) { work(thread); });
+    pool.run([this](int thread) { work(thread); }, b.threads);
   }
 
  private:

@@ -1,0 +1,130 @@
+"""Steps on a CPU through the C++ decoder: low-bit weights, one call a step.
+
+Owns the decoder (weights, KV pool, threads) and the grouping of sequences that share their leading blocks, so that a
+tenant's system prompt is read once a step and not once a chat. Same promises as engine.runner.Runner, and one more: a
+token does not depend on what else is in the batch, nor on chunking, nor on grouping.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.config import EngineConfig, free_host_memory
+from engine.models.config import ModelConfig
+from engine.models.loader import open_folder
+from engine.models.low_bit import decoder_weights, load_tiles
+from engine.models.source import resolve
+from engine.runner import BlockTableRows, FlatBatch, context_length, draw
+from engine.sampler import SamplingRows
+from engine.scheduler import Batch
+from engine.sequence import Sequence
+from kernels.cpu.build import BuildError, library_path
+from kernels.cpu.decoder import ROUND_BLOCKS, Decoder, supports
+from kernels.cpu.decoder import Batch as DecoderBatch
+
+KV_BYTES = 2  # keys and values are bf16
+
+
+class CpuRunner:
+    """Runs a Llama-like model through `kernels.cpu`. `why_not` says beforehand whether it can."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        folder = resolve(config.model)
+        shape, tensors, self.revision = open_folder(folder)
+        self.dtype = "low-bit"
+        self.vocab_size = shape.vocab_size
+        self.eos_token_ids = frozenset(shape.eos_token_ids)
+        self.max_model_len = context_length(config, shape.max_position)
+        block_bytes = config.block_size * shape.kv_bytes_per_token(KV_BYTES)
+        self.num_blocks = config.pool_blocks(block_bytes, free_host_memory(), self.max_model_len)
+        self.threads = config.threads or len(os.sched_getaffinity(0))
+        self._decoder = Decoder(
+            decoder_weights(shape, tensors, load_tiles(folder)),
+            num_blocks=self.num_blocks,
+            max_tokens=config.token_budget,
+            max_rows=config.max_num_seqs,
+            threads=self.threads,
+        )
+        self.isa = self._decoder.isa
+        self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
+        self._settings = SamplingRows(config.max_num_seqs)
+
+    @staticmethod
+    def why_not(config: EngineConfig, shape: ModelConfig) -> str | None:
+        """None when this runner can run such a model on this machine, else the reason, for one log line."""
+        if shape.output_bias or shape.mlp_bias:
+            return "it has biases in its output or MLP projections"
+        reason = supports(
+            head_dim=shape.head_dim,
+            heads=shape.num_heads,
+            kv_heads=shape.num_kv_heads,
+            hidden=shape.hidden_size,
+            intermediate=shape.intermediate_size,
+            block_size=config.block_size,
+        )
+        if reason is not None:
+            return f"it has {reason}"
+        try:
+            library_path()
+        except BuildError as error:
+            return str(error)
+        return None
+
+    def run(self, batch: Batch) -> dict[Sequence, int | None]:
+        for sequence in batch:
+            if sequence.num_synced == 0:  # it has come into its row since the last step
+                self._settings.set(sequence.row, sequence.params, sequence.index)
+        flat = self._tables.flatten(batch)
+        group_of, group_blocks = shared_prefixes(flat, self._tables.block_size)
+        logits = self._decoder.step(
+            DecoderBatch(
+                ids=flat.input_ids.astype(np.int32),
+                positions=flat.positions.astype(np.int32),
+                slots=flat.slot_mapping,
+                query_starts=flat.query_starts,
+                lengths=flat.seq_lens,
+                tables=flat.block_tables,
+                row_tokens=flat.last_rows.astype(np.int32),
+                group_of=group_of,
+                group_blocks=group_blocks,
+                # One row is bound by memory, which half the cores fill; the others are the web's then.
+                threads=max(1, self.threads // 2) if len(flat.input_ids) == 1 else 0,
+            )
+        )
+        if not flat.drawing:
+            return {}
+        return draw(torch.from_numpy(logits), flat.drawing, self._settings)
+
+    def close(self) -> None:
+        self._decoder.close()
+
+
+def shared_prefixes(flat: FlatBatch, block_size: int) -> tuple[NDArray[np.int32] | None, NDArray[np.int32]]:
+    """Which decoding sequences share leading blocks: (group or -1 of each, blocks of each group), None for no group.
+
+    Shared blocks count in whole rounds of the attention loop, so that a result is the same with and without groups.
+    """
+    groups: dict[bytes, list[int]] = {}
+    if flat.block_tables.shape[1] > ROUND_BLOCKS and len(flat.seq_lens) > 1:
+        decoding = np.diff(flat.query_starts) == 1
+        heads = np.ascontiguousarray(flat.block_tables[:, :ROUND_BLOCKS])
+        full = (flat.seq_lens - 1) // block_size
+        for index in np.flatnonzero(decoding & (full >= ROUND_BLOCKS)).tolist():
+            groups.setdefault(heads[index].tobytes(), []).append(index)
+    shared = [members for members in groups.values() if len(members) > 1]
+    if not shared:
+        return None, np.zeros(0, np.int32)
+    group_of = np.full(len(flat.seq_lens), -1, np.int32)
+    blocks = np.zeros(len(shared), np.int32)
+    for group, members in enumerate(shared):
+        group_of[members] = group
+        longest = int(full[members].min())
+        tables = flat.block_tables[members, :longest]
+        same = (tables == tables[0]).all(axis=0)
+        leading = longest if same.all() else int(same.argmin())
+        blocks[group] = leading // ROUND_BLOCKS * ROUND_BLOCKS
+    return group_of, blocks

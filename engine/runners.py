@@ -1,0 +1,34 @@
+"""Which runner a model gets on this machine, and why. One log line says so, and what else would be lost."""
+
+from __future__ import annotations
+
+import structlog
+import torch
+
+from engine.config import EngineConfig, EngineConfigError
+from engine.cpu_runner import CpuRunner
+from engine.models.config import read_config
+from engine.models.source import resolve
+from engine.runner import ModelRunner, Runner
+
+log = structlog.get_logger(__name__)
+
+
+def load_runner(config: EngineConfig) -> ModelRunner:
+    """The C++ decoder on a CPU where it can run the model, else torch. Raises ModelError, EngineConfigError.
+
+    dtype "auto" leaves the choice to us, "low-bit" insists on the C++ decoder, any other goes through torch.
+    """
+    on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
+    if config.dtype == "low-bit" and not on_cpu:
+        raise EngineConfigError(f"dtype low-bit runs on a CPU only, not on the device {config.device!r}.")
+    if on_cpu and config.dtype in ("auto", "low-bit"):
+        why_not = CpuRunner.why_not(config, read_config(resolve(config.model)))
+        if why_not is None:
+            runner = CpuRunner(config)
+            log.info("runner.cpu", isa=runner.isa, threads=runner.threads, blocks=runner.num_blocks)
+            return runner
+        if config.dtype == "low-bit":
+            raise EngineConfigError(f"dtype low-bit cannot run {config.model}: {why_not}.")
+        log.warning("runner.torch", reason=why_not, lost="several times the speed on this CPU")
+    return Runner.load(config)
