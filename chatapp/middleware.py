@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from csp.constants import SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.http import HttpRequest, HttpResponse
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 Handler = Callable[[HttpRequest], HttpResponse] | Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+
+class StaticFilesMiddleware(WhiteNoiseMiddleware):
+    """WhiteNoise for async requests too: it knows sync ones only, and would keep a thread for every streamed answer."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Handler) -> None:
+        super().__init__(get_response)
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
+        return self._async(request) if self.is_async else super().__call__(request)
+
+    async def _async(self, request: HttpRequest) -> HttpResponse:
+        file = self.files.get(request.path_info)
+        if file is None:
+            return await self.get_response(request)
+        response = self.serve(file, request)
+        response.streaming_content = _in_a_thread(iter(response.streaming_content))
+        return response
+
+
+async def _in_a_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while chunk := await asyncio.to_thread(next, chunks, b""):
+        yield chunk
 
 
 class AdminPolicyMiddleware:

@@ -41,6 +41,8 @@ OCTAVO_URL = os.environ.get("OCTAVO_URL", f"https://{ALLOWED_HOSTS[0]}")
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_SSL_REDIRECT = True
+# Login is throttled by address: behind how many proxies of ours the true one is found.
+ALLAUTH_TRUSTED_PROXY_COUNT = int(os.environ.get("OCTAVO_PROXIES", "1"))
 SECURE_REDIRECT_EXEMPT = ["^healthz$", "^readyz$", "^metrics$"]
 SECURE_HSTS_SECONDS = 365 * 24 * 3600
 SECURE_HSTS_INCLUDE_SUBDOMAINS = True

@@ -15,6 +15,8 @@ if not os.environ.get("OCTAVO_DATA"):
 from chatapp.settings.base import *  # noqa: F403
 from chatapp.settings.base import DATA, sqlite
 
+(DATA / "staticfiles").mkdir(parents=True, exist_ok=True)  # else every client warns that it is not there
+
 SECRET_KEY = "only for tests: " + "0123456789abcdef" * 4
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
 OCTAVO_DEMO = True

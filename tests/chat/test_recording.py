@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -41,10 +42,11 @@ def process_environment() -> dict[str, str]:
     """For a process that works on this test's database and server."""
     from django.conf import settings
 
-    if connection.vendor == "sqlite":
-        url = f"sqlite:///{connection.settings_dict['NAME']}"
-    else:
-        pytest.skip("the second process is pointed at a SQLite file")
+    database = connection.settings_dict
+    url = f"sqlite:///{database['NAME']}"
+    if connection.vendor == "postgresql":
+        host = quote(database["HOST"], safe="")
+        url = f"postgres://{database['USER']}:{database['PASSWORD']}@{host}:{database['PORT']}/{database['NAME']}"
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "chatapp.settings.test",

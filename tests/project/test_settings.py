@@ -195,3 +195,20 @@ print(sorted({"torch", "transformers", "triton", "engine.llm_engine"} & set(sys.
 """
     done = run(code, "test", OCTAVO_DATA=str(tmp_path))
     assert done.stdout.startswith("[] "), done.stdout + done.stderr
+
+
+def test_no_middleware_holds_a_thread_for_an_async_request(settings: Any) -> None:
+    from django.utils.module_loading import import_string
+
+    assert [name for name in settings.MIDDLEWARE if not getattr(import_string(name), "async_capable", False)] == []
+
+
+async def test_static_files_are_served_to_async_requests(settings: Any, tmp_path: Path) -> None:
+    from django.test import AsyncClient
+
+    (tmp_path / "a.css").write_text("a { }")
+    settings.STATIC_ROOT = tmp_path
+    reply = await AsyncClient().get("/static/a.css")
+    assert (reply.status_code, reply["Content-Type"]) == (200, 'text/css; charset="utf-8"')
+    assert b"".join([part async for part in reply]) == b"a { }"
+    assert (await AsyncClient().get("/static/b.css")).status_code == 404
