@@ -5,16 +5,41 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+from typing import Any
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
+
+MOST_LINES = 200
+
+
+def _own_words(error: BaseException) -> str:
+    """A database's error may quote the row that failed, and with it a chat: of those only the kind is logged."""
+    kind = type(error)
+    quotes = kind.__module__.split(".")[0] in ("sqlite3", "psycopg") or kind.__module__ == "django.db.utils"
+    return kind.__name__ if quotes else f"{kind.__name__}: {error}"
+
+
+def _exception(logger: Any, method: str, event: EventDict) -> EventDict:
+    """`exc_info` as text: the frames of the error and of what it came from, each with its kind."""
+    given = event.pop("exc_info", None)
+    if not given:
+        return event
+    error = given if isinstance(given, BaseException) else (given if isinstance(given, tuple) else sys.exc_info())[1]
+    lines: list[str] = []
+    while error is not None and len(lines) < MOST_LINES:
+        lines += [*traceback.format_tb(error.__traceback__), f"{_own_words(error)}\n"]
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    event["exception"] = "".join(lines)
+    return event
+
 
 SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.processors.format_exc_info,
+    _exception,
 ]
 
 

@@ -1,0 +1,73 @@
+"""Logs say what happened and where, and never what anyone wrote."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from django.db import DataError
+
+from chatapp.chat import recorder, services
+from chatapp.logs import formatter
+from tests.chat.conftest import ScriptedWorker, Team
+
+SECRET, ANSWER = "my private question", "my private answer"
+QUOTED = f"value too long\nDETAIL: Failing row contains ({SECRET}, {ANSWER})"
+
+
+@pytest.fixture
+def lines() -> Any:
+    """Everything that is logged, as the product writes it."""
+    written: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            written.append(self.format(record))
+
+    handler = Kept()
+    handler.setFormatter(formatter())
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield written
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def test_no_text_of_a_chat_is_logged_even_when_the_database_quotes_it(
+    team: Team, worker: ScriptedWorker, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.ask(access=team.member, text=SECRET)
+    worker.answer(ANSWER)
+
+    def refuse(*args: Any, **kwargs: Any) -> bool:
+        raise DataError(QUOTED)
+
+    monkeypatch.setattr(recorder, "write", refuse)
+    recorder.Recorder(lambda: False).once(block_s=0.05)
+    try:
+        refuse()
+    except DataError:
+        logging.getLogger("django.request").exception("Internal Server Error: /t/acme/")
+    failed = [json.loads(line) for line in lines if '"level": "error"' in line]
+    assert {entry["event"] for entry in failed} >= {"recorder.failed", "Internal Server Error: /t/acme/"}
+    assert not [line for line in lines if SECRET in line or ANSWER in line]
+    assert "DataError" in next(entry["exception"] for entry in failed if "exception" in entry)
+
+
+def test_an_error_says_its_kind_its_words_and_what_it_came_from(lines: list[str]) -> None:
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise RuntimeError("then this") from error
+    except RuntimeError:
+        logging.getLogger("any").exception("It failed")
+    entry = json.loads(lines[-1])
+    assert (entry["event"], entry["level"], entry["logger"]) == ("It failed", "error", "any")
+    assert "RuntimeError: then this" in entry["exception"]
+    assert "KeyError: 'first'" in entry["exception"]
+    assert "test_logs.py" in entry["exception"]
