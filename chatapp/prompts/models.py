@@ -52,7 +52,7 @@ class PromptVersion(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:
-            stored = PromptVersion.objects.filter(pk=self.pk).values("text", "published_at").first()
-            if stored and stored["published_at"] is not None and stored["text"] != self.text:
+            stored = PromptVersion.objects.filter(pk=self.pk, published_at__isnull=False).first()
+            if stored and (stored.text, stored.published_at) != (self.text, self.published_at):
                 raise PublishedVersionIsImmutable(f"{self} is published; publish a new version instead.")
         super().save(*args, **kwargs)
