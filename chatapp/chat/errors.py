@@ -47,6 +47,14 @@ class IdempotencyMismatch(ChatError):
     code = "idempotency_mismatch"
 
 
+class Unavailable(ChatError):
+    """Redis does not answer; what was asked for may be tried again."""
+
+    status = 503
+    code = "unavailable"
+    retryable = True
+
+
 class TooMany(ChatError):
     status = 429
     code = "queue_full"

@@ -21,7 +21,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from chatapp.chat import recorder, selectors
-from chatapp.chat.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, NotFound, TooMany
+from chatapp.chat.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, NotFound, TooMany, Unavailable
 from chatapp.chat.models import (
     UNFINISHED,
     Conversation,
@@ -138,11 +138,17 @@ def complete(
 
 
 def cancel(*, access: Access, generation_id: object) -> str:
-    """Stop an answer of one's own. The state after it: cancelled, cancelling, or the one it had ended in."""
+    """Stop an answer of one's own. The state after it: cancelled, cancelling, or the one it had ended in.
+
+    Raises NotFound, and Unavailable without Redis.
+    """
     generation = selectors.generation(access, generation_id)
     if not generation.unfinished:
         return str(generation.state)
-    return streaming_cancel.cancel(str(generation.pk))
+    try:
+        return streaming_cancel.cancel(str(generation.pk))
+    except redis.exceptions.RedisError:
+        raise Unavailable("This answer cannot be stopped at the moment. Try again.", retry_after_s=1) from None
 
 
 # --- parts --------------------------------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import redis
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 
 from chatapp.chat import selectors, services
 from chatapp.chat.errors import BadInput, ChatError, Conflict, Forbidden, NotFound
 from chatapp.chat.models import Conversation, Generation, Message, State
+from chatapp.ids import new_id
 from chatapp.prompts.services import publish
 from chatapp.streaming import submit
 from chatapp.tenants.access import access_for_key
@@ -257,6 +258,23 @@ def test_stopping_what_waits_ends_it_at_once(team: Team, record: Callable[[], in
     assert services.cancel(access=team.member, generation_id=generation.pk) == "cancelled"
 
 
+def test_stopping_what_never_reached_redis_keeps_it_from_running(
+    team: Team, settings: Any, redis_url: str, record: Callable[[], int], server: redis.Redis
+) -> None:
+    settings.REDIS_URL = "unix:///nowhere/valkey.sock"
+    generation = services.ask(access=team.member, text="Never mind")
+    with pytest.raises(ChatError) as refused:
+        services.cancel(access=team.member, generation_id=generation.pk)
+    assert (refused.value.status, refused.value.retryable) == (503, True)
+    settings.REDIS_URL = redis_url
+    assert services.cancel(access=team.member, generation_id=generation.pk) == "cancelled"
+    submit.enqueue(request_of(generation))  # the one that was on its way
+    record()
+    generation.refresh_from_db()
+    assert generation.state == State.CANCELLED
+    assert not list(server.scan_iter("octavo:requests:*"))
+
+
 # --- bad input ----------------------------------------------------------------------------------------------------
 
 
@@ -381,6 +399,16 @@ def test_a_title_is_not_cut_inside_a_character(team: Team, unit: str, lead: int)
     title = Conversation.objects.get(pk=generation.conversation_id).title
     body = title.removesuffix("…")[lead:]
     assert body == unit * (len(body) // len(unit))
+
+
+def test_the_database_itself_lets_a_conversation_have_one_unfinished_generation(team: Team) -> None:
+    first = services.ask(access=team.member, text="One")
+    twin = Generation.objects.get(pk=first.pk)
+    twin.pk, twin.message, twin.state = new_id(), None, State.ACCEPTED
+    with pytest.raises(IntegrityError, match="conversation"), transaction.atomic():
+        twin.save(force_insert=True)
+    twin.state = State.FINISHED
+    twin.save(force_insert=True)
 
 
 def test_a_conversation_list_is_newest_first_and_pages_without_gaps(team: Team) -> None:
