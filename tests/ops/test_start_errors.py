@@ -69,7 +69,11 @@ def test_a_model_path_that_is_no_model_is_one_line_and_exit_1(tmp_path: Path, mo
 
 
 def test_a_second_start_on_the_same_data_is_refused(tmp_path: Path) -> None:
-    with data_folder(tmp_path / "data"), pytest.raises(StartError, match="already runs"), data_folder(tmp_path / "data"):
+    with (
+        data_folder(tmp_path / "data"),
+        pytest.raises(StartError, match="already runs"),
+        data_folder(tmp_path / "data"),
+    ):
         pass
     with data_folder(tmp_path / "data"):
         assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
