@@ -90,6 +90,20 @@ def test_a_replay_changes_nothing(team: Team, worker: ScriptedWorker, record: Ca
     assert Message.objects.get(pk=generation.message_id).text == "Edited since."
 
 
+def test_whoever_comes_second_with_an_older_view_of_the_row_changes_nothing(
+    team: Team, worker: ScriptedWorker, record: Callable[[], int]
+) -> None:
+    generation = services.ask(access=team.member, text="Once?")
+    view_of_the_reaper = Generation.objects.get(pk=generation.pk)
+    worker.answer("Once.")
+    record()
+    late = recorder.Answer(text="Late", terminal=protocol.TimedOut(code="deadline"))
+    recorder.write(view_of_the_reaper, late, State.TIMEOUT)
+    generation.refresh_from_db()
+    assert (generation.state, generation.error_code) == (State.FINISHED, "")
+    assert Message.objects.get(pk=generation.message_id).text == "Once."
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_recorder_killed_between_commit_and_ack_is_taken_over_without_writing_twice(
     transactional_db: None, team: Team, worker: ScriptedWorker, server: redis.Redis, monkeypatch: pytest.MonkeyPatch

@@ -14,9 +14,9 @@ from chatapp.chat.errors import NotFound
 from chatapp.chat.models import Generation
 from chatapp.ids import new_id
 from chatapp.tenants.access import Access, BadKey, NoAccess, access_for_key, access_for_user, still_valid
-from chatapp.tenants.models import ApiKey, Membership
+from chatapp.tenants.models import ApiKey, Membership, Role
 from chatapp.tenants.selectors import tenants_of
-from chatapp.tenants.services import revoke_api_key
+from chatapp.tenants.services import add_member, revoke_api_key
 from tests.chat.conftest import Team
 
 ACTIONS: dict[str, Callable[[Access, Generation, Any], Any]] = {
@@ -49,6 +49,18 @@ def test_foreign_ids_are_not_found_and_say_what_unknown_ones_say(
     assert (foreign.value.message, foreign.value.param) == (unknown.value.message, unknown.value.param)
     generation.refresh_from_db()
     assert generation.unfinished
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_ones_own_chat_of_one_team_does_not_exist_in_another(team: Team, strangers: Team, action: str) -> None:
+    """P11."""
+    assert team.member.user is not None
+    add_member(tenant=strangers.tenant, user=team.member.user, role=Role.MEMBER)
+    there = access_for_user(team.member.user, "other")
+    generation = services.ask(access=team.member, text="Of acme")
+    with pytest.raises(NotFound):
+        ACTIONS[action](there, generation, None)
+    assert selectors.conversations(there).items == []
 
 
 @pytest.mark.parametrize("nonsense", ["", "x", "\0", "\ud800", 5, [], {}, "9" * 10_000])
