@@ -16,6 +16,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.urls import re_path  # noqa: E402
 
+from chatapp.api.routing import key_sockets, session_sockets  # noqa: E402
 from chatapp.dashboard.routing import websocket_urlpatterns as operators_sockets  # noqa: E402
 
 CLOSE_NOT_FOUND = 4404
@@ -32,11 +33,14 @@ async def nowhere(
 
 
 # A browser sends its session's cookie from any site's page, so these sockets check where they are opened from.
-by_session = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter([*operators_sockets, re_path("", nowhere)])))  # type: ignore[arg-type]
+elsewhere: Any = nowhere  # routes are typed for views; in a websocket's they are applications
+by_session: Any = AllowedHostsOriginValidator(
+    AuthMiddlewareStack(URLRouter([*session_sockets, *operators_sockets, re_path("", elsewhere)]))
+)
 
 application = ProtocolTypeRouter(
     {
         "http": django_application,
-        "websocket": URLRouter([re_path("", by_session)]),
+        "websocket": URLRouter([*key_sockets, re_path("", by_session)]),
     }
 )

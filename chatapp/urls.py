@@ -10,6 +10,7 @@ from chatapp import health
 urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
+    path("", include("chatapp.api.urls")),
     path("accounts/", include("allauth.account.urls")),
     path("", include("chatapp.dashboard.urls")),
     path("admin/", admin.site.urls),

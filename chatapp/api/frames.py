@@ -73,7 +73,7 @@ class ClientFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     event_id: str | None = None
 
 
-class Create(ClientFrame, kw_only=True, tag="response.create"):
+class Create(ClientFrame, frozen=True, kw_only=True, tag="response.create"):
     """Ask. `input` as a string goes to a conversation, a new one when none is named; a list is a stateless call."""
 
     input: str | list[InputMessage]
@@ -84,18 +84,18 @@ class Create(ClientFrame, kw_only=True, tag="response.create"):
     idempotency_key: str | None = None
 
 
-class Cancel(ClientFrame, kw_only=True, tag="response.cancel"):
+class Cancel(ClientFrame, frozen=True, kw_only=True, tag="response.cancel"):
     response_id: str
 
 
-class Resume(ClientFrame, kw_only=True, tag="response.resume"):
+class Resume(ClientFrame, frozen=True, kw_only=True, tag="response.resume"):
     """Follow a response from behind `after`, the last `seq` that the client has; -1 for all of it."""
 
     response_id: str
     after: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
 
 
-class Ping(ClientFrame, kw_only=True, tag="ping"):
+class Ping(ClientFrame, frozen=True, kw_only=True, tag="ping"):
     pass
 
 
@@ -180,7 +180,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_responses: int
 
 
-class SessionCreated(ServerFrame, kw_only=True, tag="session.created"):
+class SessionCreated(ServerFrame, frozen=True, kw_only=True, tag="session.created"):
     """The first frame of every socket that may go on. `heartbeat_s`: ping when nothing came for so long;
     `expires_at`: seconds of the Unix epoch at which the server ends this socket."""
 
@@ -190,7 +190,7 @@ class SessionCreated(ServerFrame, kw_only=True, tag="session.created"):
     expires_at: int
 
 
-class Queued(ServerFrame, kw_only=True, tag="response.queued"):
+class Queued(ServerFrame, frozen=True, kw_only=True, tag="response.queued"):
     response_id: str
     position: int
     event_id: str | None = None
@@ -199,14 +199,14 @@ class Queued(ServerFrame, kw_only=True, tag="response.queued"):
     parent_id: str | None = None
 
 
-class Created(ServerFrame, kw_only=True, tag="response.created"):
+class Created(ServerFrame, frozen=True, kw_only=True, tag="response.created"):
     response_id: str
     prompt_tokens: int
     cached_tokens: int
     conversation_id: str | None = None
 
 
-class TextDelta(ServerFrame, kw_only=True, tag="response.output_text.delta"):
+class TextDelta(ServerFrame, frozen=True, kw_only=True, tag="response.output_text.delta"):
     """Text of choice `index`, covering the events `first_seq` to `seq` of the whole response."""
 
     response_id: str
@@ -223,7 +223,7 @@ class ResponseError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     retryable: bool = False
 
 
-class Ended(ServerFrame, kw_only=True):
+class Ended(ServerFrame, frozen=True, kw_only=True):
     """How a response ended; `seq` is the last number of the response."""
 
     response_id: str
@@ -236,23 +236,23 @@ class Ended(ServerFrame, kw_only=True):
     error: ResponseError | None = None
 
 
-class Completed(Ended, kw_only=True, tag="response.completed"):
+class Completed(Ended, frozen=True, kw_only=True, tag="response.completed"):
     pass
 
 
-class Incomplete(Ended, kw_only=True, tag="response.incomplete"):
+class Incomplete(Ended, frozen=True, kw_only=True, tag="response.incomplete"):
     pass
 
 
-class Cancelled(Ended, kw_only=True, tag="response.cancelled"):
+class Cancelled(Ended, frozen=True, kw_only=True, tag="response.cancelled"):
     pass
 
 
-class Failed(Ended, kw_only=True, tag="response.failed"):
+class Failed(Ended, frozen=True, kw_only=True, tag="response.failed"):
     pass
 
 
-class Error(ServerFrame, kw_only=True, tag="error"):
+class Error(ServerFrame, frozen=True, kw_only=True, tag="error"):
     """What could not be done. With `event_id` it answers that frame, with `response_id` it concerns that response."""
 
     code: str
@@ -264,7 +264,7 @@ class Error(ServerFrame, kw_only=True, tag="error"):
     retry_after_ms: int | None = None
 
 
-class Pong(ServerFrame, kw_only=True, tag="pong"):
+class Pong(ServerFrame, frozen=True, kw_only=True, tag="pong"):
     event_id: str | None = None
 
 

@@ -117,7 +117,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def params(self) -> dict[str, Any]:
-        """The sampling settings that the request names; what it leaves out or sets to null is the server's to choose."""
+        """The sampling settings that the request names; what it leaves out or sets to null is the server's choice."""
         chosen = {name: value for name in SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
         limit = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
         if limit is not None:
@@ -146,11 +146,10 @@ def parse(body: bytes) -> ChatRequest:
         )
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options is only for stream: true.", param="stream_options")
-    for position, message in enumerate(request.messages):
-        if message.tool_calls:
-            raise RequestError(
-                "Tool calls are not supported here.", param=f"messages[{position}].tool_calls", code="unsupported_parameter"
-            )  # fmt: skip
+    for position, entry in enumerate(request.messages):
+        if entry.tool_calls:
+            field = f"messages[{position}].tool_calls"
+            raise RequestError("Tool calls are not supported here.", param=field, code="unsupported_parameter")
     return request
 
 
@@ -212,7 +211,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChunkChoice]
     system_fingerprint: str
-    usage: ChatUsage | None | msgspec.UnsetType = msgspec.UNSET
+    usage: ChatUsage | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

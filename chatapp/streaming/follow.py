@@ -15,7 +15,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -226,7 +226,7 @@ class Follower:
         self._count = 0
         self._readers: list[_Reader] = []
 
-    async def follow(self, generation_id: str, after: int = -1) -> AsyncIterator[protocol.AnyEvent]:
+    async def follow(self, generation_id: str, after: int = -1) -> AsyncGenerator[protocol.AnyEvent]:
         """Every event with a seq above `after`, in order, as it comes; ends after the terminal event.
 
         Raises LogGone when there is no log, and redis.exceptions.ConnectionError when Redis stays away for

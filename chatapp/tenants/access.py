@@ -7,6 +7,7 @@ foreign tenant does not exist for it.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -76,14 +77,22 @@ def access_for_key(secret: str) -> Access:
     raise BadKey
 
 
-def still_valid(access: Access) -> bool:
-    """Whether what an open socket was let in with still holds."""
-    if access.key is not None:
-        return ApiKey.objects.filter(pk=access.key.pk, revoked_at=None).exists()
-    assert access.user is not None
-    return Membership.objects.filter(
-        tenant=access.tenant, user=access.user, role=access.role, user__is_active=True
-    ).exists()
+def revoked(accesses: Collection[Access]) -> set[Access]:
+    """Those of the given accesses that do not hold any more: key revoked, membership or role gone, account closed."""
+    keys = {access.key.pk for access in accesses if access.key is not None}
+    users = {access.user.pk for access in accesses if access.user is not None}
+    live_keys = set(ApiKey.objects.filter(pk__in=keys, revoked_at=None).values_list("pk", flat=True))
+    live_members = set(
+        Membership.objects.filter(user__in=users, user__is_active=True).values_list("tenant", "user", "role")
+    )
+
+    def holds(access: Access) -> bool:
+        if access.key is not None:
+            return access.key.pk in live_keys
+        assert access.user is not None
+        return (access.tenant.pk, access.user.pk, access.role) in live_members
+
+    return {access for access in accesses if not holds(access)}
 
 
 def _note_use(key: ApiKey) -> None:

@@ -13,7 +13,7 @@ from chatapp.chat import selectors, services
 from chatapp.chat.errors import NotFound
 from chatapp.chat.models import Generation
 from chatapp.ids import new_id
-from chatapp.tenants.access import Access, BadKey, NoAccess, access_for_key, access_for_user, still_valid
+from chatapp.tenants.access import Access, BadKey, NoAccess, access_for_key, access_for_user, revoked
 from chatapp.tenants.models import ApiKey, Membership, Role
 from chatapp.tenants.selectors import tenants_of
 from chatapp.tenants.services import add_member, revoke_api_key
@@ -135,14 +135,12 @@ def test_a_key_is_known_by_its_secret_only(team: Team) -> None:
 
 
 def test_a_revoked_key_and_a_lost_membership_end_what_they_carried(team: Team) -> None:
-    assert still_valid(team.key)
-    assert still_valid(team.member)
+    assert revoked({team.key, team.member}) == set()
     assert team.key.key is not None
     assert team.member.user is not None
     revoke_api_key(key=team.key.key)
     Membership.objects.filter(user=team.member.user).update(role="admin")
-    assert not still_valid(team.key)
-    assert not still_valid(team.member)
+    assert revoked({team.key, team.member}) == {team.key, team.member}
     with pytest.raises(BadKey):
         access_for_key(team.secret)
 

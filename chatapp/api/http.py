@@ -1,0 +1,126 @@
+"""What the HTTP views of the OpenAI-compatible API share: who asks, and errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import redis.exceptions
+import structlog
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
+
+from chatapp.api import openai_types as wire
+from chatapp.api.answering import in_thread
+from chatapp.api.keys import from_authorization
+from chatapp.chat.errors import ChatError
+from chatapp.tenants.access import Access, BadKey, access_for_key
+
+log = structlog.get_logger(__name__)
+
+View = Callable[..., Awaitable[HttpResponseBase]]
+LONGEST_ID = 128
+
+
+def error_type(status: int) -> str:
+    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+    return kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
+
+
+def error_body(status: int, message: str, *, code: str | None = None, param: str | None = None) -> wire.ErrorAnswer:
+    return wire.ErrorAnswer(error=wire.ErrorBody(message=message, type=error_type(status), param=param, code=code))
+
+
+def error(
+    status: int, message: str, *, code: str | None = None, param: str | None = None, retry_after_s: int | None = None
+) -> HttpResponse:
+    response = answer(error_body(status, message, code=code, param=param), status)
+    if retry_after_s is not None:
+        response["Retry-After"] = str(retry_after_s)
+    return response
+
+
+def answer(body: Any, status: int = 200) -> HttpResponse:
+    return HttpResponse(wire.encode(body), status=status, content_type="application/json")
+
+
+class TooLarge(Exception):
+    pass
+
+
+def body_of(request: HttpRequest) -> bytes:
+    """Raises TooLarge."""
+    length = request.headers.get("Content-Length", "0")
+    if length.isdigit() and int(length) > settings.OCTAVO_MAX_BODY:
+        raise TooLarge
+    try:
+        body = request.body
+    except RequestDataTooBig:
+        raise TooLarge from None
+    if len(body) > settings.OCTAVO_MAX_BODY:
+        raise TooLarge
+    return body
+
+
+def with_key(*methods: str) -> Callable[[View], Any]:
+    """A view of the API: only these methods, with the Access of the request's key as its second argument.
+
+    Whatever the view raises becomes an answer in OpenAI's shape; every answer carries an x-request-id.
+    """
+
+    def decorate(view: View) -> Any:
+        @csrf_exempt
+        @wraps(view)
+        async def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            given = request.headers.get("x-request-id", "")
+            request_id = given if 0 < len(given) <= LONGEST_ID and given.isprintable() else f"req_{uuid.uuid4().hex}"
+            response = await _answered(view, methods, request, *args, **kwargs)
+            response["x-request-id"] = request_id
+            response["Cache-Control"] = "no-store"
+            return response
+
+        return wrapped
+
+    return decorate
+
+
+async def _answered(
+    view: View, methods: tuple[str, ...], request: HttpRequest, *args: Any, **kwargs: Any
+) -> HttpResponseBase:
+    if request.method not in methods:
+        response = error(405, f"This address takes {' or '.join(methods)}, not {request.method}.")
+        response["Allow"] = ", ".join(methods)
+        return response
+    try:
+        access = await _access(request)
+        return await view(request, access, *args, **kwargs)
+    except BadKey as bad:
+        response = error(401, str(bad), code="invalid_api_key")
+        response["WWW-Authenticate"] = "Bearer"
+        return response
+    except TooLarge:
+        return error(413, f"The body may have {settings.OCTAVO_MAX_BODY:,} bytes at most.", code="too_large")
+    except wire.RequestError as bad:
+        return error(400, bad.message, code=bad.code, param=bad.param)
+    except ChatError as bad:
+        return error(bad.status, bad.message, code=bad.code, param=bad.param, retry_after_s=bad.retry_after_s)
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
+        return error(503, "The queue cannot be reached right now. Try again.", code="unavailable", retry_after_s=2)
+    except Exception:
+        log.exception("api.failed", path=request.path)
+        return error(500, "Something went wrong on our side.", code="internal")
+
+
+async def _access(request: HttpRequest) -> Access:
+    key = from_authorization(request.headers.get("Authorization", ""))
+    if key is None:
+        raise BadKey("No API key was sent. Send it as 'Authorization: Bearer octv_…'.")
+    try:
+        return await in_thread(access_for_key, key)
+    except BadKey:
+        raise BadKey("This API key is not valid: it is unknown or was revoked.") from None

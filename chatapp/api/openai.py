@@ -1,0 +1,229 @@
+"""The OpenAI-compatible HTTP API: chat completions, streamed or whole, and the models a key may use.
+
+A caller that goes away stops its answer: at once when the server notices, and by the lease in any case. Headers go out
+with the first event, so that what is refused has its own status; after HEADERS_AFTER_S they go out regardless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+
+from chatapp.api import openai_types as wire
+from chatapp.api.answering import in_thread, leased, stop_soon
+from chatapp.api.following import events
+from chatapp.api.http import answer, body_of, error, error_body, with_key
+from chatapp.api.responses import problem
+from chatapp.chat import services
+from chatapp.chat.models import Generation
+from chatapp.streaming import workers
+from chatapp.tenants.access import Access
+from engine import protocol
+
+log = structlog.get_logger(__name__)
+
+HEADERS_AFTER_S = 2.0
+KEEP_ALIVE_S = 15.0
+FINGERPRINT = "octavo"
+KEEP_ALIVE = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+
+STATUS = {
+    protocol.Refused: HTTPStatus.BAD_REQUEST,
+    protocol.Cancelled: HTTPStatus.CONFLICT,
+    protocol.TimedOut: HTTPStatus.GATEWAY_TIMEOUT,
+    protocol.Interrupted: HTTPStatus.SERVICE_UNAVAILABLE,
+    protocol.Failed: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+@with_key("POST")
+async def chat_completions(request: HttpRequest, access: Access) -> HttpResponseBase:
+    wanted = wire.parse(body_of(request))
+    generation = await in_thread(
+        services.complete,
+        access=access,
+        messages=[{"role": message.role, "content": message.text} for message in wanted.messages],
+        params=wanted.params(),
+        model=wanted.model,
+        cache_salt=wanted.cache_salt,
+        idempotency_key=request.headers.get("Idempotency-Key"),
+    )
+    call = Call(access, generation)
+    if wanted.stream:
+        return await call.streamed(wanted.include_usage)
+    return await call.whole()
+
+
+@with_key("GET")
+async def models(request: HttpRequest, access: Access) -> HttpResponse:
+    return answer(wire.ModelList(data=[await in_thread(_model, access)]))
+
+
+@with_key("GET")
+async def model(request: HttpRequest, access: Access, name: str) -> HttpResponse:
+    found = await in_thread(_model, access)
+    if name not in (found.id, "default"):
+        return error(404, f"There is no model {name[:100]!r} for your team.", code="model_not_found", param="model")
+    return answer(found)
+
+
+def _model(access: Access) -> wire.Model:
+    """The tenant's model; how long its context is, a live worker says."""
+    name = access.tenant.model
+    contexts = [worker.context for worker in workers.live(name)]
+    created = int(access.tenant.created_at.timestamp())
+    return wire.Model(id=name, created=created, max_model_len=max(contexts) if contexts else msgspec.UNSET)
+
+
+@with_key("GET", "POST", "PUT", "PATCH", "DELETE")
+async def unknown(request: HttpRequest, access: Access, rest: str = "") -> HttpResponse:
+    return error(404, f"There is nothing at {request.path[:200]}.", code="unknown_url")
+
+
+class Call:
+    """One chat completion on its way to one caller, who holds the lease of its generation."""
+
+    def __init__(self, access: Access, generation: Generation) -> None:
+        self._key = str(generation.pk)
+        self._events = events(access, self._key)
+        self._next: asyncio.Task[protocol.AnyEvent] | None = None
+        self._ended = False
+        self._about: dict[str, Any] = {
+            "id": f"chatcmpl-{generation.pk.hex}",
+            "created": int(generation.created_at.timestamp()),
+            "model": generation.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    async def whole(self) -> HttpResponse:
+        texts: list[str] = []
+        try:
+            async with leased(self._key):
+                while True:
+                    event = await self._event()
+                    assert event is not None, "there is no timeout here"
+                    if isinstance(event, protocol.Delta):
+                        texts += [part.text for part in event.parts if part.index == 0]
+                    elif isinstance(event, protocol.Terminal):
+                        return self._completion("".join(texts), event)
+        finally:
+            await self._leave()
+
+    async def streamed(self, include_usage: bool) -> HttpResponseBase:
+        try:
+            first = await self._event(HEADERS_AFTER_S)
+            if isinstance(first, protocol.Terminal) and not isinstance(first, protocol.Finished):
+                await self._leave()
+                return _refused(first)
+        except BaseException:
+            await self._leave()
+            raise
+        response = StreamingHttpResponse(self._stream(first, include_usage), content_type="text/event-stream")
+        response["X-Accel-Buffering"] = "no"  # a proxy in front must not collect it
+        return response
+
+    async def _stream(self, first: protocol.AnyEvent | None, include_usage: bool) -> AsyncIterator[bytes]:
+        unset: Any = None if include_usage else msgspec.UNSET
+        event = first
+        try:
+            async with leased(self._key):
+                if event is None:
+                    yield KEEP_ALIVE
+                while True:
+                    if isinstance(event, protocol.Started):
+                        yield self._chunk(wire.DeltaMessage(role="assistant", content=""), unset)
+                    elif isinstance(event, protocol.Delta):
+                        text = "".join(part.text for part in event.parts if part.index == 0)
+                        if text:
+                            yield self._chunk(wire.DeltaMessage(content=text), unset)
+                    elif isinstance(event, protocol.Finished):
+                        yield self._chunk(wire.DeltaMessage(), unset, event.finish_reason or "stop")
+                        if include_usage:
+                            yield _event(wire.ChatChunk(**self._about, choices=[], usage=_usage(event)))
+                        yield DONE
+                        return
+                    elif isinstance(event, protocol.Terminal):
+                        yield _event(_problem_body(event))
+                        return
+                    event = await self._event(KEEP_ALIVE_S)
+                    if event is None:
+                        yield KEEP_ALIVE
+        finally:
+            await self._leave()
+
+    async def _event(self, timeout_s: float | None = None) -> protocol.AnyEvent | None:
+        """The next event; None when none came in time."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._events.__anext__())
+        done, _ = await asyncio.wait({self._next}, timeout=timeout_s)
+        if not done:
+            return None
+        event = self._next.result()
+        self._next = None
+        self._ended = isinstance(event, protocol.Terminal)
+        return event
+
+    async def _leave(self) -> None:
+        """The caller has everything, or has gone: then nobody else can want the rest."""
+        if not self._ended:
+            self._ended = True
+            stop_soon(self._key)
+        if self._next is not None:
+            self._next.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._next
+            self._next = None
+        await self._events.aclose()
+
+    def _chunk(self, delta: wire.DeltaMessage, usage: Any, finish_reason: str | None = None) -> bytes:
+        choice = wire.ChunkChoice(index=0, delta=delta, finish_reason=finish_reason)
+        return _event(wire.ChatChunk(**self._about, choices=[choice], usage=usage))
+
+    def _completion(self, text: str, event: protocol.Terminal) -> HttpResponse:
+        if not isinstance(event, protocol.Finished):
+            return _refused(event)
+        choice = wire.Choice(
+            index=0, message=wire.AnswerMessage(content=text), finish_reason=event.finish_reason or "stop"
+        )
+        return answer(wire.ChatCompletion(**self._about, choices=[choice], usage=_usage(event)))
+
+
+def _event(body: Any) -> bytes:
+    return b"data: " + wire.encode(body) + b"\n\n"
+
+
+def _usage(event: protocol.Terminal) -> wire.ChatUsage:
+    usage = event.usage or protocol.Usage()
+    return wire.ChatUsage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=wire.PromptDetails(cached_tokens=usage.cached_tokens),
+    )
+
+
+def _status(event: protocol.Terminal) -> int:
+    return next((status for kind, status in STATUS.items() if isinstance(event, kind)), 500)
+
+
+def _problem_body(event: protocol.Terminal) -> wire.ErrorAnswer:
+    found = problem(event)  # type: ignore[arg-type]
+    if found is None:
+        return error_body(HTTPStatus.CONFLICT, "This response was cancelled.", code="cancelled")
+    return error_body(_status(event), found.message, code=found.code, param=found.param)
+
+
+def _refused(event: protocol.Terminal) -> HttpResponse:
+    response = answer(_problem_body(event), _status(event))
+    if event.retryable:
+        response["Retry-After"] = "2"
+    return response

@@ -1,0 +1,10 @@
+"""The sockets of this package, for chatapp.asgi: by session, and by key."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from chatapp.api.consumers import ApiConsumer, UiConsumer
+
+session_sockets = [path("ws/ui", UiConsumer.as_asgi())]
+key_sockets = [path("ws/v1", ApiConsumer.as_asgi())]

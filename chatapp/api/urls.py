@@ -1,0 +1,16 @@
+"""The addresses of the HTTP APIs."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from chatapp.api import openai, pages
+
+urlpatterns = [
+    path("v1/chat/completions", openai.chat_completions),
+    path("v1/models", openai.models),
+    path("v1/models/<path:name>", openai.model),
+    path("v1/<path:rest>", openai.unknown),
+    path("api/t/<slug:slug>/conversations", pages.conversations),
+    path("api/t/<slug:slug>/conversations/<str:conversation_id>", pages.conversation),
+]
