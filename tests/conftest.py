@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stack import Stack, started
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -36,3 +38,9 @@ def model_path() -> str:
     path = Path(os.environ.get("OCTAVO_TEST_MODEL", ROOT / ".cache/models/smollm2-135m-instruct"))
     assert (path / "config.json").exists(), f"no model at {path}; run `make setup`"
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, model_path: str) -> Iterator[Stack]:
+    """The whole product, started once for all tests that talk to it."""
+    yield from started(tmp_path_factory.mktemp("stack"), model_path)
