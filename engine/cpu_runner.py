@@ -41,6 +41,8 @@ class CpuRunner:
         self.max_model_len = context_length(config, shape.max_position)
         block_bytes = config.block_size * shape.kv_bytes_per_token(KV_BYTES)
         self.num_blocks = config.pool_blocks(block_bytes, free_host_memory(), self.max_model_len)
+        # What torch still does is small; its own threads would spin on the cores that the decoder needs.
+        torch.set_num_threads(1)
         self.threads = config.threads or len(os.sched_getaffinity(0))
         self._decoder = Decoder(
             decoder_weights(shape, tensors, load_tiles(folder)),

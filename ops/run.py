@@ -28,6 +28,7 @@ from ops.child import die_with_parent
 from ops.setup import CACHE, MODEL_DIR, ROOT, SetupError, convert
 
 READY_TIMEOUT_S = 300.0
+DEMO_SETTINGS = "chatapp.settings.local"
 # A unix socket's path has room for 107 bytes; the longest name that we put into the run folder needs 16 of them.
 LONGEST_RUN_FOLDER = 90
 
@@ -118,7 +119,7 @@ def environment(data: Path, run: Path, host: str, port: int) -> dict[str, str]:
         OCTAVO_MODEL=model_folder(),
         OCTAVO_URL=f"http://127.0.0.1:{port}",
         PORT=str(port),
-        DJANGO_SETTINGS_MODULE=env.get("DJANGO_SETTINGS_MODULE", "chatapp.settings.local"),
+        DJANGO_SETTINGS_MODULE=env.get("DJANGO_SETTINGS_MODULE", DEMO_SETTINGS),
         PYTHONUNBUFFERED="1",
         USER=env.get("USER") or str(os.getuid()),
     )
@@ -170,13 +171,16 @@ def failed_program(run: Path, data: Path) -> str | None:
 
 
 def wait_until_ready(port: int, supervisor: subprocess.Popen[bytes], run: Path, data: Path) -> None:
+    # Production settings answer to the hosts that they serve only.
+    host = os.environ.get("OCTAVO_HOSTS", "").partition(",")[0] or "127.0.0.1"
+    question = urllib.request.Request(f"http://127.0.0.1:{port}/readyz", headers={"Host": host})
     deadline = time.monotonic() + READY_TIMEOUT_S
     failures: dict[str, int] = {}
     while time.monotonic() < deadline:
         if supervisor.poll() is not None:
             raise StartError(f"The supervisor ended: {last_line(data / 'logs' / 'supervisord.log')}")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as reply:
+            with urllib.request.urlopen(question, timeout=2) as reply:  # noqa: S310
                 if reply.status == 200:
                     return
         except (urllib.error.URLError, OSError):
@@ -226,7 +230,8 @@ def serve() -> int:
         print("* Preparing the database and the demo data", flush=True)
         manage(env, "migrate", "--noinput", "--verbosity", "0")
         manage(env, "collectstatic", "--noinput", "--verbosity", "0")
-        manage(env, "demo")
+        if env["DJANGO_SETTINGS_MODULE"] == DEMO_SETTINGS:
+            manage(env, "demo")
         print("* Starting Redis, the engine, the web server, the recorder and Celery", flush=True)
         supervisor = start_supervisor(env)
         try:
