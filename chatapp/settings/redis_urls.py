@@ -21,18 +21,6 @@ def database(url: str, number: int) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{number}"))
 
 
-def channel_layer(url: str, number: int) -> dict[str, Any]:
-    parts = protocol.sentinel(url)
-    host: Any = database(url, number)
-    if parts is not None:
-        sentinels, master, _, password = parts
-        host = {"sentinels": sentinels, "master_name": master, "db": number, "password": password}
-    return {
-        "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [host], "prefix": "octavo-channels"},
-    }
-
-
 def cache(url: str, number: int) -> dict[str, Any]:
     backend = "chatapp.cache.SentinelCache" if protocol.sentinel(url) else "django.core.cache.backends.redis.RedisCache"
     # In a list, since Django splits a text at its commas.
