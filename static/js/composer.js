@@ -30,8 +30,9 @@ export class Composer {
       event.preventDefault();
       this.#send();
     });
-    this.form.classList.add("ready");
-    this.input.disabled = false;
+    // What was written before this script had come.
+    this.early = this.input.value;
+    this.form.dataset.ready = "";
   }
 
   get #draft() {
@@ -41,7 +42,8 @@ export class Composer {
   /** Show the draft of a conversation (null: of the new one). */
   open(conversationId) {
     this.key = conversationId ?? "new";
-    this.put(this.#storage((store) => store.getItem(this.#draft)) ?? "");
+    this.put((this.#storage((store) => store.getItem(this.#draft)) ?? "") + this.early);
+    this.early = "";
   }
 
   /** The conversation that was new now has an id: what is being written goes with it. */

@@ -36,7 +36,7 @@ export class MessageView {
     const { message } = this;
     const live = LIVE.has(message.status);
     this.element.dataset.id = message.id;
-    this.element.dataset.status = message.status;
+    if (message.role === "assistant") this.element.dataset.status = message.status;
     this.element.classList.toggle("running", live && message.text !== "");
     if (this.markdown) this.markdown.update(message.text, live);
     else if (this.text.textContent !== message.text) this.text.textContent = message.text;
