@@ -19,7 +19,8 @@ export const isEnding = (frame) => frame.type in ENDINGS;
 export function statusOf(status, finishReason) {
   if (["accepted", "queued"].includes(status)) return "queued";
   if (["claimed", "running", "started", "cancelling"].includes(status)) return "running";
-  if (["finished", "completed"].includes(status)) return finishReason === "length" ? "incomplete" : "completed";
+  if (["finished", "completed"].includes(status))
+    return finishReason === "length" ? "incomplete" : "completed";
   if (["cancelled", "incomplete"].includes(status)) return status;
   return status ? "failed" : "completed";
 }

@@ -12,7 +12,9 @@ function cut(md, text, env) {
   const source = normal(text);
   const tokens = [];
   md.block.parse(source, md, env, tokens);
-  const starts = tokens.filter((token) => token.level === 0 && token.map && token.nesting >= 0).map((token) => token.map[0]);
+  const starts = tokens
+    .filter((token) => token.level === 0 && token.map && token.nesting >= 0)
+    .map((token) => token.map[0]);
   if (starts.length === 0) return [{ at: 0, source }];
   const offsets = [0];
   for (let i = source.indexOf("\n"); i !== -1; i = source.indexOf("\n", i + 1)) offsets.push(i + 1);

@@ -45,10 +45,13 @@ const sidebar = new Sidebar({
   open: (id) => visit(id),
   more: () => session.moreOfList().catch(() => {}),
 });
-const socket = new Socket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/ui?tenant=${encodeURIComponent(page.tenant.slug)}`, {
-  onFrame: (frame) => session.onFrame(frame),
-  onState: connectionChanged,
-});
+const socket = new Socket(
+  `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/ui?tenant=${encodeURIComponent(page.tenant.slug)}`,
+  {
+    onFrame: (frame) => session.onFrame(frame),
+    onState: connectionChanged,
+  },
+);
 session.attach(socket);
 
 // --- what is shown -------------------------------------------------------------------------------------------------
@@ -77,7 +80,10 @@ async function visit(id, push = true) {
   const known = session.loaded.get(id);
   if (known) {
     show(known);
-    session.load(id).then(() => current === known && redraw(), () => {});
+    session.load(id).then(
+      () => current === known && redraw(),
+      () => {},
+    );
     return;
   }
   const awaited = { id, title: session.list.find((item) => item.id === id)?.title, messages: [] };
@@ -107,7 +113,9 @@ function unreachable(id, error) {
     icon("circle-alert"),
     h("span", {
       class: "notice-text",
-      text: gone ? "This conversation does not exist, or you may not see it." : "This conversation could not be loaded.",
+      text: gone
+        ? "This conversation does not exist, or you may not see it."
+        : "This conversation could not be loaded.",
     }),
     gone
       ? h("button", { type: "button", class: "button small", onclick: () => visit(null) }, "New chat")
@@ -144,20 +152,33 @@ function announce(message) {
   const state = `${message.id} ${message.status}`;
   if (state === spoken) return;
   spoken = state;
-  const words = { completed: "The answer is complete.", incomplete: "The answer was cut.", cancelled: "The answer was stopped.", failed: "The answer failed." };
+  const words = {
+    completed: "The answer is complete.",
+    incomplete: "The answer was cut.",
+    cancelled: "The answer was stopped.",
+    failed: "The answer failed.",
+  };
   if (words[message.status]) $("live").textContent = words[message.status];
 }
 
 /** A question was not accepted: it goes back to where it was written, with the reason. */
 function refused({ conversation, text, error }) {
-  if (conversation !== current) return;
+  if (conversation !== current) return composer.keepFor(conversation.id, text);
   log.refresh();
   update();
   if (!composer.input.value) composer.put(text);
   const again = error.retryable
-    ? h("button", { type: "button", class: "button small", onclick: () => composer.form.requestSubmit() }, "Try again")
+    ? h(
+        "button",
+        { type: "button", class: "button small", onclick: () => composer.form.requestSubmit() },
+        "Try again",
+      )
     : null;
-  $("refusal").replaceChildren(icon("circle-alert"), h("span", { class: "notice-text", text: error.message }), again ?? "");
+  $("refusal").replaceChildren(
+    icon("circle-alert"),
+    h("span", { class: "notice-text", text: error.message }),
+    again ?? "",
+  );
   $("refusal").hidden = false;
 }
 
@@ -172,7 +193,8 @@ function connectionChanged(state, code) {
     session.onOpen();
   } else if (state === "ended" && code !== 1000) banner(true);
   else if (state === "waiting" && socket.failures >= 2) checkLogin();
-  if (state === "waiting" || state === "connecting") bannerTimer = setTimeout(() => banner(false), PATIENCE_MS);
+  if (state === "waiting" || state === "connecting")
+    bannerTimer = setTimeout(() => banner(false), PATIENCE_MS);
 }
 
 function banner(ended) {
@@ -182,7 +204,11 @@ function banner(ended) {
       ? "No connection to the server. Answers go on there, and this page catches up."
       : "You are offline. Answers go on without you, and this page catches up.";
   const way = ended
-    ? h("a", { class: "button small", href: `/accounts/login/?next=${encodeURIComponent(location.pathname)}` }, "Log in")
+    ? h(
+        "a",
+        { class: "button small", href: `/accounts/login/?next=${encodeURIComponent(location.pathname)}` },
+        "Log in",
+      )
     : h("button", { type: "button", class: "button small", onclick: () => socket.hurry() }, "Try now");
   $("banner").replaceChildren(icon("wifi-off"), h("span", { class: "notice-text", text }), way);
   $("banner").hidden = false;

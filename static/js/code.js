@@ -26,7 +26,11 @@ function load() {
 function paint(code, language) {
   if (!highlighter.getLanguage(language)) return;
   const { value } = highlighter.highlight(code.textContent, { language, ignoreIllegals: true });
-  const safe = DOMPurify.sanitize(value, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true });
+  const safe = DOMPurify.sanitize(value, {
+    ALLOWED_TAGS: ["span"],
+    ALLOWED_ATTR: ["class"],
+    RETURN_DOM_FRAGMENT: true,
+  });
   code.replaceChildren(safe);
 }
 

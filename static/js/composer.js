@@ -14,7 +14,14 @@ export class Composer {
     this.sendButton = form.querySelector(".send:not(.stop)");
     this.stopButton = form.querySelector(".stop");
     this.limit = form.parentElement.querySelector(".limit");
-    Object.assign(this, { tenant, onSend, onStop, maxBytes: maxBytes - FRAME_BYTES, answering: false, key: "new" });
+    Object.assign(this, {
+      tenant,
+      onSend,
+      onStop,
+      maxBytes: maxBytes - FRAME_BYTES,
+      answering: false,
+      key: "new",
+    });
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#send();
@@ -51,6 +58,12 @@ export class Composer {
     this.#storage((store) => store.removeItem(this.#draft));
     this.key = conversationId;
     this.#keep();
+  }
+
+  /** Keep a text as the draft of a conversation that is not shown, unless it has one. */
+  keepFor(conversationId, text) {
+    const name = `octavo:draft:${this.tenant}:${conversationId ?? "new"}`;
+    this.#storage((store) => store.getItem(name) || store.setItem(name, text));
   }
 
   put(text) {
@@ -103,7 +116,8 @@ export class Composer {
       this.input.style.height = "auto";
       this.input.style.height = `${this.input.scrollHeight}px`;
     }
-    const bytes = this.input.value.length * 4 < this.maxBytes * NEAR ? 0 : byteLength(JSON.stringify(this.input.value));
+    const bytes =
+      this.input.value.length * 4 < this.maxBytes * NEAR ? 0 : byteLength(JSON.stringify(this.input.value));
     const over = bytes > this.maxBytes;
     this.limit.hidden = bytes < this.maxBytes * NEAR;
     this.limit.classList.toggle("over", over);

@@ -59,7 +59,8 @@ export function relativeTime(iso, now = new Date()) {
   return new Date(iso).toLocaleDateString("en", { day: "numeric", month: "short", year: "numeric" });
 }
 
-export const exactTime = (iso) => new Date(iso).toLocaleString("en", { dateStyle: "full", timeStyle: "medium" });
+export const exactTime = (iso) =>
+  new Date(iso).toLocaleString("en", { dateStyle: "full", timeStyle: "medium" });
 
 /** The first line of a text, as a conversation is called until the server has named it. */
 export function titleOf(text) {

@@ -40,7 +40,10 @@ export class Grid {
     const width = this.canvas.parentElement.clientWidth - 24;
     const total = this.snapshot?.state.length ?? 0;
     if (width <= 0 || total === 0) return;
-    this.cell = SIZES.find((size) => Math.ceil(total / this.#fit(width, size)) * (size + GAP) <= innerHeight * TALLEST) ?? SIZES.at(-1);
+    this.cell =
+      SIZES.find(
+        (size) => Math.ceil(total / this.#fit(width, size)) * (size + GAP) <= innerHeight * TALLEST,
+      ) ?? SIZES.at(-1);
     this.columns = this.#fit(width, this.cell);
     const rows = Math.ceil(total / this.columns);
     const scale = devicePixelRatio || 1;
@@ -65,7 +68,10 @@ export class Grid {
     for (let block = 0; block < snapshot.state.length; block += 1) {
       const refs = Math.min(snapshot.refs[block], 2);
       const key =
-        snapshot.state[block] + 4 * refs + 16 * (snapshot.tenant[block] + 1) + 65536 * snapshot.filled[block] +
+        snapshot.state[block] +
+        4 * refs +
+        16 * (snapshot.tenant[block] + 1) +
+        65536 * snapshot.filled[block] +
         (pinned.has(block) ? 2 ** 40 : 0);
       if (this.drawn[block] === key) continue;
       this.drawn[block] = key;

@@ -39,7 +39,13 @@ export class Log {
     this.loading = setTimeout(() => {
       this.views.clear();
       this.empty.hidden = true;
-      this.log.replaceChildren(h("div", { class: "skeleton", role: "status", "aria-label": "Loading" }, ...Array.from({ length: 6 }, () => h("i"))));
+      this.log.replaceChildren(
+        h(
+          "div",
+          { class: "skeleton", role: "status", "aria-label": "Loading" },
+          ...Array.from({ length: 6 }, () => h("i")),
+        ),
+      );
     }, SKELETON_AFTER_MS);
   }
 
@@ -58,14 +64,16 @@ export class Log {
     const views = new Map();
     let before = null;
     for (const message of path) {
-      const view = this.views.get(message) ?? new MessageView(message, { name: this.name, retry: this.retry });
+      const view =
+        this.views.get(message) ?? new MessageView(message, { name: this.name, retry: this.retry });
       views.set(message, view);
       const place = before ? before.nextSibling : this.log.firstChild;
       if (place !== view.element) this.log.insertBefore(view.element, place);
       view.element.classList.toggle("latest", message === path.at(-1));
       before = view.element;
     }
-    while (before ? before.nextSibling : this.log.firstChild) (before ? before.nextSibling : this.log.firstChild).remove();
+    while (before ? before.nextSibling : this.log.firstChild)
+      (before ? before.nextSibling : this.log.firstChild).remove();
     this.views = views;
     this.empty.hidden = path.length > 0;
     this.log.hidden = path.length === 0;

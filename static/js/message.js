@@ -19,7 +19,13 @@ export class MessageView {
     this.notice = h("div", { class: "notice", hidden: true });
     this.figures = h("span", { class: "figures" });
     this.time = h("time");
-    this.footer = h("footer", {}, copyButton(() => this.message.text, { class: "copy" }), this.time, this.figures);
+    this.footer = h(
+      "footer",
+      {},
+      copyButton(() => this.message.text, { class: "copy" }),
+      this.time,
+      this.figures,
+    );
     this.element = h(
       "article",
       { class: `message ${message.role}`, "data-id": message.id },
@@ -68,7 +74,8 @@ export class MessageView {
     if (message.stopping) return "Stopping…";
     const waited = now - (message.asked_at ?? Date.parse(message.created_at));
     if (message.status === "running") return "Reading your message…";
-    if (waited < QUIET_MS || message.position === undefined) return message.status === "sending" && waited > QUIET_MS ? "Sending…" : "…";
+    if (waited < QUIET_MS || message.position === undefined)
+      return message.status === "sending" && waited > QUIET_MS ? "Sending…" : "…";
     return `${place(message.position)} · ${Math.floor(waited / 1000)} s`;
   }
 
@@ -80,10 +87,15 @@ export class MessageView {
       const text = message.error?.message ?? "The answer broke off and nothing says why.";
       notice = { kind: "bad", icon: "circle-alert", text, retry: message.error?.code !== "lost" };
     } else if (message.status === "cancelled") {
-      notice = { kind: "quiet", text: message.text ? "You stopped this answer." : "You stopped this answer before it began." };
+      notice = {
+        kind: "quiet",
+        text: message.text ? "You stopped this answer." : "You stopped this answer before it began.",
+      };
     } else if (message.status === "incomplete") {
       const tokens = message.usage?.completion_tokens;
-      const limit = tokens ? `The answer was cut at ${count(tokens)} tokens, the limit.` : "The answer was cut at the limit.";
+      const limit = tokens
+        ? `The answer was cut at ${count(tokens)} tokens, the limit.`
+        : "The answer was cut at the limit.";
       notice = { kind: "warn", icon: "circle-alert", text: `${limit} Ask it to go on for the rest.` };
     } else if (message.text.trim() === "") {
       notice = { kind: "", icon: "circle-alert", text: "The model answered with nothing.", retry: true };
@@ -91,9 +103,16 @@ export class MessageView {
     this.notice.hidden = notice === null;
     if (!notice) return;
     this.notice.className = `notice ${notice.kind}`;
-    this.notice.replaceChildren(...(notice.icon ? [icon(notice.icon)] : []), h("span", { class: "notice-text", text: notice.text }));
+    this.notice.replaceChildren(
+      ...(notice.icon ? [icon(notice.icon)] : []),
+      h("span", { class: "notice-text", text: notice.text }),
+    );
     if (notice.retry) {
-      const retry = h("button", { type: "button", class: "button small", onclick: () => this.retry(message) }, "Ask again");
+      const retry = h(
+        "button",
+        { type: "button", class: "button small", onclick: () => this.retry(message) },
+        "Ask again",
+      );
       this.notice.append(retry);
     }
   }

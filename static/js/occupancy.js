@@ -16,17 +16,20 @@ let watched = null;
 let snapshot = null;
 let only = null;
 
-const socket = new Socket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/ops/occupancy`, {
-  onFrame: (frame) => {
-    if (frame.type === "workers") listWorkers(frame);
-    else if (frame.type === "snapshot" && frame.snapshot.worker === watched) show(frame.snapshot);
+const socket = new Socket(
+  `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/ops/occupancy`,
+  {
+    onFrame: (frame) => {
+      if (frame.type === "workers") listWorkers(frame);
+      else if (frame.type === "snapshot" && frame.snapshot.worker === watched) show(frame.snapshot);
+    },
+    onState: (state) => {
+      if (state === "open" && watched) socket.send({ type: "watch", worker: watched });
+      if (state === "waiting") $("about").textContent = "No connection to the server; trying again.";
+      if (state === "ended") $("about").textContent = "You may not see this any more. Log in again.";
+    },
   },
-  onState: (state) => {
-    if (state === "open" && watched) socket.send({ type: "watch", worker: watched });
-    if (state === "waiting") $("about").textContent = "No connection to the server; trying again.";
-    if (state === "ended") $("about").textContent = "You may not see this any more. Log in again.";
-  },
-});
+);
 
 function listWorkers(frame) {
   workers = frame.workers;
@@ -41,7 +44,9 @@ function listWorkers(frame) {
     return;
   }
   if (!workers.some((worker) => worker.id === watched)) watch(workers[0].id);
-  const options = workers.map((worker) => h("option", { value: worker.id, text: worker.id, selected: worker.id === watched }));
+  const options = workers.map((worker) =>
+    h("option", { value: worker.id, text: worker.id, selected: worker.id === watched }),
+  );
   const ids = workers.map((worker) => worker.id).join("\n");
   if ($("worker").dataset.ids !== ids) {
     $("worker").replaceChildren(...options);
@@ -64,7 +69,13 @@ function about() {
   const worker = workers.find((one) => one.id === watched);
   if (!worker) return;
   const health = worker.draining ? "draining" : worker.healthy === false ? "not healthy" : "healthy";
-  const parts = [worker.model, worker.device, worker.dtype, `${count(worker.num_blocks)} blocks of ${worker.block_size} tokens`, health];
+  const parts = [
+    worker.model,
+    worker.device,
+    worker.dtype,
+    `${count(worker.num_blocks)} blocks of ${worker.block_size} tokens`,
+    health,
+  ];
   $("about").textContent = parts.filter(Boolean).join(" · ");
 }
 
@@ -78,7 +89,8 @@ function show(next) {
   if (pointed >= 0) describe();
 }
 
-const tenantName = (index) => (index < 0 ? "no tenant" : names[snapshot.tenants[index]] || snapshot.tenants[index] || "shared by all");
+const tenantName = (index) =>
+  index < 0 ? "no tenant" : names[snapshot.tenants[index]] || snapshot.tenants[index] || "shared by all";
 const accentOf = (index) => ACCENTS[index % ACCENTS.length];
 
 /** Colours as the canvas needs them, resolved by the browser from the tokens. */
@@ -101,7 +113,12 @@ function colour() {
 
 function tally() {
   const rows = snapshot.tenants.map((id, index) => ({
-    index, used: 0, cached: 0, pinned: 0, running: snapshot.running?.[id] ?? 0, waiting: snapshot.waiting?.[id] ?? 0,
+    index,
+    used: 0,
+    cached: 0,
+    pinned: 0,
+    running: snapshot.running?.[id] ?? 0,
+    waiting: snapshot.waiting?.[id] ?? 0,
   }));
   const totals = { free: 0, cached: 0, used: 0, pinned: snapshot.pinned?.length ?? 0 };
   snapshot.state.forEach((state, block) => {
@@ -109,7 +126,8 @@ function tally() {
     const row = rows[snapshot.tenant[block]];
     if (row && state !== FREE) row[state === CACHED ? "cached" : "used"] += 1;
   });
-  for (const block of snapshot.pinned ?? []) if (rows[snapshot.tenant[block]]) rows[snapshot.tenant[block]].pinned += 1;
+  for (const block of snapshot.pinned ?? [])
+    if (rows[snapshot.tenant[block]]) rows[snapshot.tenant[block]].pinned += 1;
   return { rows, totals };
 }
 
@@ -119,7 +137,8 @@ function numbers() {
   const { rows, totals } = tally();
   const all = snapshot.state.length;
   const share = (value) => (all ? `${Math.round((100 * value) / all)} % of ${count(all)}` : "");
-  const figure = (name, value, note) => h("div", {}, h("dt", { text: name }), h("dd", {}, count(value), h("small", { text: note })));
+  const figure = (name, value, note) =>
+    h("div", {}, h("dt", { text: name }), h("dd", {}, count(value), h("small", { text: note })));
   $("totals").replaceChildren(
     figure("Used", totals.used, share(totals.used)),
     figure("Cached", totals.cached, share(totals.cached)),
@@ -135,11 +154,20 @@ function numbers() {
         "tr",
         {},
         h("th", { scope: "row" }, h("span", { class: "name" }, swatch(row.index), tenantName(row.index))),
-        ...[row.used, row.cached, row.pinned, row.used + row.cached, row.running, row.waiting].map((value) => h("td", { text: count(value) })),
+        ...[row.used, row.cached, row.pinned, row.used + row.cached, row.running, row.waiting].map((value) =>
+          h("td", { text: count(value) }),
+        ),
       ),
     ),
   );
-  if (rows.length === 0) $("counts").replaceChildren(h("tr", {}, h("td", { colspan: 7, text: "No tenant has a block yet. Ask something in a chat and watch." })));
+  if (rows.length === 0)
+    $("counts").replaceChildren(
+      h(
+        "tr",
+        {},
+        h("td", { colspan: 7, text: "No tenant has a block yet. Ask something in a chat and watch." }),
+      ),
+    );
 }
 
 const swatch = (index) => h("i", { class: "cell", "data-accent": accentOf(index) });
@@ -151,18 +179,30 @@ function legend(rows) {
     $("legend").dataset.key = key;
     $("legend").replaceChildren(
       ...rows.map((row) =>
-        h("li", {}, h("button", { type: "button", "aria-pressed": "false", onclick: () => filter(row.index) }, swatch(row.index), h("span"))),
+        h(
+          "li",
+          {},
+          h(
+            "button",
+            { type: "button", "aria-pressed": "false", onclick: () => filter(row.index) },
+            swatch(row.index),
+            h("span"),
+          ),
+        ),
       ),
     );
   }
   rows.forEach((row, at) => {
-    $("legend").children[at].querySelector("span").textContent = `${tenantName(row.index)} ${count(row.used + row.cached)}`;
+    $("legend").children[at].querySelector("span").textContent =
+      `${tenantName(row.index)} ${count(row.used + row.cached)}`;
   });
 }
 
 function filter(index) {
   only = only === index ? null : index;
-  [...$("legend").children].forEach((item, at) => item.firstChild.setAttribute("aria-pressed", String(at === only)));
+  [...$("legend").children].forEach((item, at) =>
+    item.firstChild.setAttribute("aria-pressed", String(at === only)),
+  );
   grid.dimOthers(only);
 }
 
@@ -199,7 +239,9 @@ new ResizeObserver(() => {
   grid.resize();
   grid.redraw();
 }).observe($("board"));
-new MutationObserver(() => snapshot && colour()).observe(document.documentElement, { attributeFilter: ["class"] });
+new MutationObserver(() => snapshot && colour()).observe(document.documentElement, {
+  attributeFilter: ["class"],
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => snapshot && colour());
 
 socket.connect();

@@ -8,7 +8,8 @@ const HALF_LINE = /^[ \t]*(?:[-*+=_#>]{1,6}|\d{1,3}[.)]?|[`~]{1,2})[ \t]*$/;
 /** `first`: the text is the first block of its answer, where a lone number is likely all of it. */
 export function repair(source, first = false) {
   const lines = source.split("\n");
-  if (openFence(lines)) return /^[ \t]*[`~]{1,2}$/.test(lines.at(-1)) ? lines.slice(0, -1).join("\n") : source;
+  if (openFence(lines))
+    return /^[ \t]*[`~]{1,2}$/.test(lines.at(-1)) ? lines.slice(0, -1).join("\n") : source;
   if (HALF_LINE.test(lines.at(-1)) && !(first && lines.length === 1)) lines.pop();
   const text = lines.join("\n");
   const from = text.lastIndexOf("\n\n") + 1;

@@ -12,13 +12,18 @@ import { titleOf } from "#octavo/format.js";
 // Nothing for so long while an answer runs: ask for what is missing. Doubles with each time in vain.
 const STALL_MS = 5_000;
 const LONGEST_STALL_MS = 40_000;
+// No word about a question for so long: send it again; it is the same to the server.
+const UNHEARD_MS = 15_000;
 const SENDS = 3;
+const UNSENT = { code: "unsent", message: "The server did not answer. Try again.", retryable: true };
 const GAPS = 3;
 const RELOADS = 2;
 
 /** Sixteen random bytes in hexadecimal; randomUUID is missing where the page came over plain http. */
 function newId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
+    byte.toString(16).padStart(2, "0"),
+  ).join("");
 }
 
 export class Session {
@@ -52,10 +57,16 @@ export class Session {
       // The recorder may be a moment behind what came over the socket.
       if (have && !have.stale && (LIVE.has(have.status) || LIVE.has(status))) return have;
       const message = have ?? {};
-      return Object.assign(message, given, { text: given.text ?? "", last_seq: given.last_seq ?? -1, status, stale: false });
+      return Object.assign(message, given, {
+        text: given.text ?? "",
+        last_seq: given.last_seq ?? -1,
+        status,
+        stale: false,
+      });
     });
     // A question that this tab has just asked may be newer than the page's data.
-    for (const message of better.values()) if (LIVE.has(message.status) || this.#isAsked(message)) messages.push(message);
+    for (const message of better.values())
+      if (LIVE.has(message.status) || this.#isAsked(message)) messages.push(message);
     const conversation = Object.assign(known ?? {}, { id: data.id, title: data.title, messages });
     this.loaded.set(data.id, conversation);
     for (const message of messages) {
@@ -100,13 +111,16 @@ export class Session {
 
   async #get(url) {
     const reply = await fetch(url, { headers: { Accept: "application/json" }, redirect: "manual" });
-    if (!reply.ok) throw Object.assign(new Error(`${url} answered ${reply.status}`), { status: reply.status });
+    if (!reply.ok)
+      throw Object.assign(new Error(`${url} answered ${reply.status}`), { status: reply.status });
     return reply.json();
   }
 
   /** The answer that is under way in a conversation, if one is. */
   live(conversation) {
-    return conversation.messages.findLast((message) => message.role === "assistant" && LIVE.has(message.status));
+    return conversation.messages.findLast(
+      (message) => message.role === "assistant" && LIVE.has(message.status),
+    );
   }
 
   // --- asking and stopping -----------------------------------------------------------------------------------------
@@ -116,8 +130,15 @@ export class Session {
     const parent_id = parentId === undefined ? (conversation.messages.at(-1)?.id ?? null) : parentId;
     const question = { id: newId(), parent_id, role: "user", text, created_at, status: "completed" };
     const answer = {
-      id: newId(), parent_id: question.id, role: "assistant", text: "", created_at, asked_at: this.now(),
-      response_id: null, last_seq: -1, status: "sending",
+      id: newId(),
+      parent_id: question.id,
+      role: "assistant",
+      text: "",
+      created_at,
+      asked_at: this.now(),
+      response_id: null,
+      last_seq: -1,
+      status: "sending",
     };
     conversation.messages.push(question, answer);
     const frame = { type: "response.create", event_id: newId(), input: text, idempotency_key: newId() };
@@ -144,14 +165,17 @@ export class Session {
 
   #send(eventId) {
     const entry = this.pending.get(eventId);
-    if (entry.sends >= SENDS) return this.#reject(eventId, { code: "unsent", message: "The connection broke each time this was sent.", retryable: true });
+    if (entry.sends >= SENDS) return this.#reject(eventId, UNSENT);
+    entry.sentAt = this.now();
     if (this.socket.send(entry.frame)) entry.sends += 1;
   }
 
   #reject(eventId, error) {
     const { conversation, question, answer } = this.pending.get(eventId);
     this.pending.delete(eventId);
-    conversation.messages = conversation.messages.filter((message) => message !== question && message !== answer);
+    conversation.messages = conversation.messages.filter(
+      (message) => message !== question && message !== answer,
+    );
     this.notify({ kind: "rejected", conversation, text: question.text, error });
   }
 
@@ -167,7 +191,8 @@ export class Session {
 
   onFrame(frame) {
     if (frame.type === "response.queued" && this.pending.has(frame.event_id)) return this.#accepted(frame);
-    if (frame.type === "error" && this.pending.has(frame.event_id)) return this.#reject(frame.event_id, frame);
+    if (frame.type === "error" && this.pending.has(frame.event_id))
+      return this.#reject(frame.event_id, frame);
     const entry = this.running.get(frame.response_id);
     if (!entry) return;
     const { answer, conversation } = entry;
@@ -217,7 +242,12 @@ export class Session {
 
   #track(conversation, answer, question = null) {
     this.running.set(answer.response_id, {
-      answer, conversation, question, heardAt: this.now(), patience: STALL_MS, gaps: 0,
+      answer,
+      conversation,
+      question,
+      heardAt: this.now(),
+      patience: STALL_MS,
+      gaps: 0,
     });
   }
 
@@ -262,13 +292,18 @@ export class Session {
       await this.load(conversation.id);
     } catch {
       answer.status = "failed";
-      answer.error = { code: "lost", message: "The rest of this answer could not be loaded. Reload the page to see what is kept." };
+      answer.error = {
+        code: "lost",
+        message: "The rest of this answer could not be loaded. Reload the page to see what is kept.",
+      };
     }
     this.notify({ kind: "message", conversation, message: answer });
   }
 
-  /** Called every second: resume answers that have gone quiet. */
+  /** Called every second: resume answers that have gone quiet, and send questions again that nobody has heard. */
   tick() {
+    for (const [eventId, entry] of this.pending)
+      if (this.now() - entry.sentAt > UNHEARD_MS) this.#send(eventId);
     for (const [id, entry] of this.running) {
       if (this.now() - entry.heardAt < entry.patience) continue;
       entry.heardAt = this.now();

@@ -54,7 +54,16 @@ export class Sidebar {
 
   #clicked(event) {
     const link = event.target.closest("a[data-id]");
-    if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    if (
+      !link ||
+      event.defaultPrevented ||
+      event.button ||
+      event.metaKey ||
+      event.ctrlKey ||
+      event.shiftKey ||
+      event.altKey
+    )
+      return;
     event.preventDefault();
     if (this.isSheet) this.show(false);
     this.open(link.dataset.id);
@@ -75,7 +84,10 @@ export class Sidebar {
       }
       entries.append(h("li", {}, this.#link(item, currentId)));
     }
-    const none = items.length === 0 ? h("p", { class: "none", text: "No conversations yet. Write a message to begin one." }) : null;
+    const none =
+      items.length === 0
+        ? h("p", { class: "none", text: "No conversations yet. Write a message to begin one." })
+        : null;
     this.list.replaceChildren(...sections, ...(none ? [none] : []), this.end);
     if (focused) this.list.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus();
   }

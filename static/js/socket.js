@@ -28,13 +28,14 @@ export class Socket {
     this.watchdog = setTimeout(() => this.#lost(socket, 0), ANSWER_MS);
     socket.onopen = () => {
       if (socket !== this.socket) return;
-      this.failures = 0;
       this.#listen(HEARTBEAT_MS);
       this.#enter("open");
     };
     socket.onmessage = (event) => {
       if (socket !== this.socket) return;
       const frame = JSON.parse(event.data);
+      // Being let in counts, not being heard: a server that accepts and then closes must not be hammered.
+      if (frame.type !== "error") this.failures = 0;
       if (frame.type === "session.created") this.heartbeatMs = frame.heartbeat_s * 1000;
       this.#listen(this.heartbeatMs || HEARTBEAT_MS);
       this.onFrame(frame);

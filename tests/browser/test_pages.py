@@ -174,7 +174,7 @@ def test_what_is_written_before_the_scripts_have_come_is_kept(chat: Chat) -> Non
     page = chat.log_in().page
     chat.field.fill("")
     waiting: list[Route] = []
-    page.route("**/js/composer*.js", waiting.append)
+    page.route("**/js/composer*.js", lambda route: waiting.append(route))
     page.reload(wait_until="commit")
     page.get_by_role("textbox", name="Message").press_sequentially("early")
     page.wait_for_timeout(200)

@@ -4,7 +4,13 @@ import { test } from "node:test";
 import { addDelta, end, newestPath, statusOf } from "#octavo/answer.js";
 
 const fresh = () => ({ id: "a", text: "", last_seq: -1, status: "queued" });
-const delta = (first_seq, seq, text) => ({ type: "response.output_text.delta", index: 0, first_seq, seq, delta: text });
+const delta = (first_seq, seq, text) => ({
+  type: "response.output_text.delta",
+  index: 0,
+  first_seq,
+  seq,
+  delta: text,
+});
 
 test("deltas in order make the text", () => {
   const answer = fresh();
@@ -92,6 +98,9 @@ test("the shown branch leads from the root to the newest message", () => {
     { id: "3", parent_id: "1" },
     { id: "4", parent_id: "3" },
   ];
-  assert.deepEqual(newestPath(messages).map((m) => m.id), ["1", "3", "4"]);
+  assert.deepEqual(
+    newestPath(messages).map((m) => m.id),
+    ["1", "3", "4"],
+  );
   assert.deepEqual(newestPath([]), []);
 });

@@ -6,17 +6,29 @@ import { byteLength, dayGroup, figures, place, seconds, titleOf } from "#octavo/
 test("the footer tells time to the first token, speed, prompt, shared part and output", () => {
   const usage = { prompt_tokens: 1612, cached_tokens: 540, completion_tokens: 128 };
   const timing = { queue_s: 0.1, prefill_s: 0.3, decode_s: 127 / 71 };
-  assert.equal(figures(usage, timing), "0.4 s to first token · 71 tok/s · 1,612 prompt (540 shared) · 128 output");
+  assert.equal(
+    figures(usage, timing),
+    "0.4 s to first token · 71 tok/s · 1,612 prompt (540 shared) · 128 output",
+  );
 });
 
 test("the footer leaves out what is not known", () => {
   assert.equal(figures({ prompt_tokens: 12 }, null), "12 prompt");
-  assert.equal(figures({ prompt_tokens: 12, completion_tokens: 1 }, { prefill_s: 0.25 }), "0.25 s to first token · 12 prompt · 1 output");
+  assert.equal(
+    figures({ prompt_tokens: 12, completion_tokens: 1 }, { prefill_s: 0.25 }),
+    "0.25 s to first token · 12 prompt · 1 output",
+  );
   assert.equal(figures(null, null), "");
 });
 
 test("seconds have the digits that mean something", () => {
-  assert.deepEqual([0.001, 0.42, 0.4, 3.14, 75.2].map(seconds), ["0.01 s", "0.42 s", "0.4 s", "3.1 s", "75 s"]);
+  assert.deepEqual([0.001, 0.42, 0.4, 3.14, 75.2].map(seconds), [
+    "0.01 s",
+    "0.42 s",
+    "0.4 s",
+    "3.1 s",
+    "75 s",
+  ]);
 });
 
 test("conversations stand under the day of their last change", () => {

@@ -26,7 +26,7 @@ test("blocks of a growing text are those of the whole text", () => {
     for (let round = 0; round < 40; round += 1) {
       const cutter = new BlockCutter(md);
       let blocks = [];
-      for (let at = 0; at < text.length; ) {
+      for (let at = 0; at < text.length;) {
         at += 1 + random(9);
         blocks = cutter.update(text.slice(0, at));
       }
@@ -94,7 +94,8 @@ const REPAIRS = [
 ];
 
 test("what a stream has cut off is completed", () => {
-  for (const [source, wanted] of REPAIRS) assert.equal(repair(source), wanted, `of ${JSON.stringify(source)}`);
+  for (const [source, wanted] of REPAIRS)
+    assert.equal(repair(source), wanted, `of ${JSON.stringify(source)}`);
 });
 
 test("a lone number that is the whole answer is shown", () => {
@@ -102,7 +103,12 @@ test("a lone number that is the whole answer is shown", () => {
 });
 
 test("whole markdown is left alone", () => {
-  for (const text of ["# A\n\n**b** *c* `d` [e](https://f.org)", "- a\n- b", "> q\n\n1. x\n2. y", "a_b_c and 5 < 6"]) {
+  for (const text of [
+    "# A\n\n**b** *c* `d` [e](https://f.org)",
+    "- a\n- b",
+    "> q\n\n1. x\n2. y",
+    "a_b_c and 5 < 6",
+  ]) {
     assert.equal(repair(text), text);
   }
 });

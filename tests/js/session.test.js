@@ -8,7 +8,11 @@ function open() {
   const sent = [];
   const changes = [];
   const clock = { now: 1_000_000 };
-  const session = new Session({ api: "/api/t/x", notify: (change) => changes.push(change), now: () => clock.now });
+  const session = new Session({
+    api: "/api/t/x",
+    notify: (change) => changes.push(change),
+    now: () => clock.now,
+  });
   const socket = { connected: true, send: (frame) => socket.connected && Boolean(sent.push(frame)) };
   session.attach(socket);
   return { session, socket, sent, changes, clock };
@@ -20,13 +24,24 @@ function ask({ session, sent }, text = "Hi") {
   const { event_id } = sent.at(-1);
   const accept = () =>
     session.onFrame({
-      type: "response.queued", event_id, response_id: "r1", conversation_id: "c1", message_id: "m2", parent_id: "m1", position: 1,
+      type: "response.queued",
+      event_id,
+      response_id: "r1",
+      conversation_id: "c1",
+      message_id: "m2",
+      parent_id: "m1",
+      position: 1,
     });
   return { conversation, accept };
 }
 
 const delta = (first_seq, seq, text) => ({
-  type: "response.output_text.delta", response_id: "r1", index: 0, first_seq, seq, delta: text,
+  type: "response.output_text.delta",
+  response_id: "r1",
+  index: 0,
+  first_seq,
+  seq,
+  delta: text,
 });
 
 test("a question becomes a conversation when it is accepted", () => {
@@ -34,7 +49,10 @@ test("a question becomes a conversation when it is accepted", () => {
   const { conversation, accept } = ask(all, "Hello\nthere");
   accept();
   assert.equal(conversation.id, "c1");
-  assert.deepEqual(conversation.messages.map((m) => m.id), ["m1", "m2"]);
+  assert.deepEqual(
+    conversation.messages.map((m) => m.id),
+    ["m1", "m2"],
+  );
   assert.equal(all.session.list[0].title, "Hello");
   assert.equal(all.session.list[0].running, true);
 });
@@ -63,6 +81,20 @@ test("a question that the connection swallowed is sent again under the same key"
   all.session.onOpen();
   assert.equal(all.sent.length, 2);
   assert.equal(all.sent[0].idempotency_key, all.sent[1].idempotency_key);
+});
+
+test("a question without an answer is sent again, and comes back after the third time", () => {
+  const all = open();
+  const { conversation } = ask(all, "Anyone?");
+  for (let second = 0; second < 60; second += 1) {
+    all.clock.now += 1000;
+    all.session.tick();
+  }
+  assert.equal(all.sent.length, 3);
+  assert.equal(new Set(all.sent.map((frame) => frame.idempotency_key)).size, 1);
+  const { kind, text, error } = all.changes.at(-1);
+  assert.deepEqual([kind, text, error.retryable], ["rejected", "Anyone?", true]);
+  assert.deepEqual(conversation.messages, []);
 });
 
 test("some seconds without an event resume the answer, then less and less often", () => {
@@ -102,7 +134,13 @@ test("a refused question leaves the conversation and comes back with the reason"
   const all = open();
   const conversation = all.session.fresh();
   all.session.ask(conversation, "too much");
-  const error = { type: "error", event_id: all.sent[0].event_id, code: "queue_full", message: "Full.", retryable: true };
+  const error = {
+    type: "error",
+    event_id: all.sent[0].event_id,
+    code: "queue_full",
+    message: "Full.",
+    retryable: true,
+  };
   all.session.onFrame(error);
   assert.deepEqual(conversation.messages, []);
   const { kind, text } = all.changes.at(-1);
@@ -112,10 +150,19 @@ test("a refused question leaves the conversation and comes back with the reason"
 test("a page loaded in the middle of an answer takes what the server has and resumes the rest", () => {
   const all = open();
   const conversation = all.session.adopt({
-    id: "c1", title: "T",
+    id: "c1",
+    title: "T",
     messages: [
       { id: "m1", parent_id: null, role: "user", text: "Hi" },
-      { id: "m2", parent_id: "m1", role: "assistant", text: "", status: "running", response_id: "r1", last_seq: -1 },
+      {
+        id: "m2",
+        parent_id: "m1",
+        role: "assistant",
+        text: "",
+        status: "running",
+        response_id: "r1",
+        last_seq: -1,
+      },
     ],
   });
   assert.deepEqual(all.sent, [{ type: "response.resume", response_id: "r1", after: -1 }]);
@@ -130,10 +177,19 @@ test("data of the server that is behind the socket does not take text away", () 
   accept();
   all.session.onFrame(delta(1, 3, "text"));
   const conversation = all.session.adopt({
-    id: "c1", title: "Named",
+    id: "c1",
+    title: "Named",
     messages: [
       { id: "m1", parent_id: null, role: "user", text: "Hi" },
-      { id: "m2", parent_id: "m1", role: "assistant", text: "", status: "running", response_id: "r1", last_seq: -1 },
+      {
+        id: "m2",
+        parent_id: "m1",
+        role: "assistant",
+        text: "",
+        status: "running",
+        response_id: "r1",
+        last_seq: -1,
+      },
     ],
   });
   assert.equal(conversation.title, "Named");

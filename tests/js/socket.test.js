@@ -44,6 +44,20 @@ test("a broken connection is made again, later each time", (t) => {
   socket.end();
 });
 
+test("a server that accepts and then closes is not hammered", (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const { made, socket } = network();
+  socket.connect();
+  for (let round = 0; round < 60; round += 1) {
+    made.at(-1).onopen?.();
+    made.at(-1).onmessage({ data: '{"type":"error","code":"internal"}' });
+    made.at(-1).onclose({ code: 1011 });
+    t.mock.timers.tick(1000);
+  }
+  assert.ok(made.length < 15, `${made.length} connections in a minute`);
+  socket.end();
+});
+
 test("a connection that answers no ping is given up", (t) => {
   t.mock.timers.enable({ apis: ["setTimeout"] });
   const { made, states, socket } = network();
