@@ -45,8 +45,9 @@ from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
 log = structlog.get_logger(__name__)
 
 PUBLIC_SALT = "public"
-# Calm and to the point; small models wander at higher temperatures.
+# Calm and to the point: small models wander at higher temperatures, and some of them never find an end.
 CHAT_DEFAULTS = {"temperature": 0.3, "top_p": 0.9}
+CHAT_LENGTH = 1024
 MOST_MESSAGES = 2000
 LONGEST_KEY = 200
 LONGEST_SALT = 1000
@@ -67,7 +68,8 @@ def ask(
     been kept), IdempotencyMismatch.
     """
     text = clean(text, param="input")
-    sampling = _sampling(access, params, CHAT_DEFAULTS)
+    longest = min(CHAT_LENGTH, access.tenant.max_output_tokens)
+    sampling = _sampling(access, params, {**CHAT_DEFAULTS, "max_tokens": longest})
     digest = _digest(text, str(conversation_id), str(parent_id), params)
     known = _known(access, idempotency_key, digest)
     if known is not None:
