@@ -139,30 +139,41 @@ inline void values_rows(const uint16_t* const* values, int blocks, Scratch& s, c
 inline bool fast_dim(int dim) { return dim == 32 || dim == 64 || dim == 80 || dim == 96 || dim == 128; }
 #endif
 
-inline void scores_plain(const uint16_t* key, const uint16_t* query, int dim, int rows, Scratch& s, int column) {
-  for (int r = 0; r < rows; ++r) {
-    float sum[kBlock] = {};
-    for (int j = 0; j < dim / 2; ++j) {
-      const float q0 = bf16_to_float(query[r * dim + 2 * j]), q1 = bf16_to_float(query[r * dim + 2 * j + 1]);
-      for (int t = 0; t < kBlock; ++t)
-        sum[t] += bf16_to_float(key[j * 32 + 2 * t]) * q0 + bf16_to_float(key[j * 32 + 2 * t + 1]) * q1;
+// The same two products without AVX-512's bf16 instructions: pairs become floats by a shift and by a mask.
+template <int R>
+inline void scores_plain(const uint16_t* key, const uint16_t* query, int dim, float (*scores)[kRound + kBlock], int column) {
+  Floats sum[R][2];
+  for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = all(0.f);
+  for (int j = 0; j < dim / 2; ++j) {
+    const Words left = load<Words>(key + 32 * j), right = load<Words>(key + 32 * j + 16);
+    for (int r = 0; r < R; ++r) {
+      const Floats a = all(bf16_to_float(query[r * dim + 2 * j])), b = all(bf16_to_float(query[r * dim + 2 * j + 1]));
+      sum[r][0] = multiply_add(seconds(left), b, multiply_add(firsts(left), a, sum[r][0]));
+      sum[r][1] = multiply_add(seconds(right), b, multiply_add(firsts(right), a, sum[r][1]));
     }
-    std::memcpy(&s.scores[r][column], sum, sizeof sum);
+  }
+  for (int r = 0; r < R; ++r) {
+    store(&scores[r][column], sum[r][0]);
+    store(&scores[r][column + kLanes], sum[r][1]);
   }
 }
 
-inline void values_plain(const uint16_t* const* values, int blocks, Scratch& s, const float* by, int rows, int dim,
-                         float* out) {
-  for (int r = 0; r < rows; ++r) {
-    float* row = out + r * dim;
-    for (int i = 0; i < dim; ++i) row[i] *= by[r];
+template <int R>
+inline void values_plain(const uint16_t* const* values, int blocks, const uint16_t (*weights)[kRound], const float* by,
+                         int dim, float* out) {
+  for (int i = 0; i < dim; i += kLanes) {
+    Floats sum[R];
+    for (int r = 0; r < R; ++r) sum[r] = load<Floats>(out + r * dim + i) * all(by[r]);
     for (int b = 0; b < blocks; ++b)
       for (int pair = 0; pair < kBlock / 2; ++pair) {
-        const float p0 = bf16_to_float(s.weights[r][b * kBlock + 2 * pair]);
-        const float p1 = bf16_to_float(s.weights[r][b * kBlock + 2 * pair + 1]);
-        const uint16_t* v = values[b] + pair * dim * 2;
-        for (int i = 0; i < dim; ++i) row[i] += bf16_to_float(v[2 * i]) * p0 + bf16_to_float(v[2 * i + 1]) * p1;
+        const Words both = load<Words>(values[b] + (pair * dim + i) * 2);
+        for (int r = 0; r < R; ++r) {
+          const uint16_t* w = &weights[r][b * kBlock + 2 * pair];
+          sum[r] = multiply_add(firsts(both), all(bf16_to_float(w[0])), sum[r]);
+          sum[r] = multiply_add(seconds(both), all(bf16_to_float(w[1])), sum[r]);
+        }
       }
+    for (int r = 0; r < R; ++r) store(out + r * dim + i, sum[r]);
   }
 }
 
@@ -188,17 +199,23 @@ inline float softmax_round(Scratch& s, int r, int tokens, float& top, float& tot
   }
   const float fresh = _mm512_reduce_add_ps(sum);
 #else
-  for (int t = 0; t < tokens; ++t) top = std::max(top, x[t]);
+  Floats most = load<Floats>(x);
+  for (int t = kLanes; t < tokens; t += kLanes) {
+    const Floats more = load<Floats>(x + t);
+    most = more > most ? more : most;
+  }
+  top = std::max(old, largest(most));
   if (top == -std::numeric_limits<float>::infinity()) {
     std::memset(w, 0, sizeof(uint16_t) * tokens);
     return 1.f;
   }
-  float fresh = 0.f;
-  for (int t = 0; t < tokens; ++t) {
-    const float p = std::exp2(x[t] - top);
-    fresh += p;
-    w[t] = float_to_bf16(p);
+  Floats sum = all(0.f);
+  for (int t = 0; t < tokens; t += kLanes) {
+    const Floats p = exp2(load<Floats>(x + t) - all(top));
+    sum += p;
+    for (int i = 0; i < kLanes; ++i) w[t + i] = float_to_bf16(p[i]);
   }
+  const float fresh = octavo::total(sum);
 #endif
   const float by = old == top ? 1.f : std::exp2(old - top);
   total = total * by + fresh;
@@ -225,7 +242,7 @@ struct Cache {
   }
 };
 
-// Attends `rows` queries ([16][dim] bf16; rows up to the next multiple of 8 must be readable) to the blocks
+// Attends `rows` queries ([16][dim] bf16; all 16 rows must be readable) to the blocks
 // [first_block, last_block) of a table. limit[r]: how many tokens row r may see; written: how many tokens of the
 // sequence are in the cache at all. first_block must be a multiple of 8.
 inline void attend(const Cache& cache, int kv_head, const int32_t* table, int first_block, int last_block,
@@ -264,7 +281,8 @@ inline void attend(const Cache& cache, int kv_head, const int32_t* table, int fi
       }
     } else
 #endif
-      for (int b = 0; b < blocks; ++b) scores_plain(keys[b], query, dim, rows, s, b * kBlock);
+      for (int b = 0; b < blocks; ++b)
+        for (int r = 0; r < rows; r += 4) scores_plain<4>(keys[b], query + r * dim, dim, s.scores + r, b * kBlock);
 
     const int end = (begin + blocks) * kBlock;
     if (end > shortest) {
@@ -294,7 +312,9 @@ inline void attend(const Cache& cache, int kv_head, const int32_t* table, int fi
       default: break;
     }
 #endif
-    values_plain(values, blocks, s, by, rows, dim, state.out);
+    int r = 0;
+    for (; r + 4 <= rows; r += 4) values_plain<4>(values, blocks, s.weights + r, by + r, dim, state.out + r * dim);
+    for (; r < rows; ++r) values_plain<1>(values, blocks, s.weights + r, by + r, dim, state.out + r * dim);
   }
 }
 

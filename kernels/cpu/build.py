@@ -33,8 +33,11 @@ def cpu_features() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def library_path(generic: bool = False) -> Path:
-    """The built library; builds it when it is not there yet. `generic` leaves out the AVX-512 loops.
+LEVELS = {"portable": 0, "avx2": 1, "avx512": 2}
+
+
+def library_path(level: str = "avx512") -> Path:
+    """The built library; builds it when it is not there yet. `level`: the fastest inner loops that it may have.
 
     Raises BuildError when there is no compiler or it fails. Safe to call from several processes at once: each builds
     into a file of its own, and the last rename wins.
@@ -42,7 +45,7 @@ def library_path(generic: bool = False) -> Path:
     compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     if compiler is None:
         raise BuildError("no C++ compiler found; install g++ to make decoding on this CPU several times faster")
-    flags = [*FLAGS, *(["-DOCTAVO_GENERIC"] if generic else [])]
+    flags = [*FLAGS, f"-DOCTAVO_LEVEL={LEVELS[level]}"]
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
     sources = sorted(HERE.glob("*.[ch]pp"))
     key = hashlib.sha256("\0".join([version, cpu_features(), *flags, *(s.read_text() for s in sources)]).encode())
@@ -61,8 +64,8 @@ def library_path(generic: bool = False) -> Path:
     return path
 
 
-def load(generic: bool = False) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(library_path(generic)))
+def load(level: str = "avx512") -> ctypes.CDLL:
+    library = ctypes.CDLL(str(library_path(level)))
     library.octavo_isa.restype = ctypes.c_char_p
     library.octavo_model_new.restype = ctypes.c_void_p
     library.octavo_model_new.argtypes = [ctypes.c_void_p]

@@ -149,9 +149,9 @@ class Decoder:
         max_tokens: int,
         max_rows: int,
         threads: int,
-        generic: bool = False,
+        level: str = "avx512",
     ) -> None:
-        self._library = load(generic)
+        self._library = load(level)
         self.isa = self._library.octavo_isa().decode()
         self._keep: list[object] = []
         first = weights.layers[0]

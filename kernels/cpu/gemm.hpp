@@ -14,12 +14,21 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BF16__) && !defined(OCTAVO_GENERIC)
+// The inner loops come in three levels: AVX-512 (VNNI, BF16), AVX2, and portable C++. OCTAVO_LEVEL lowers what the
+// compiler would allow, so that each can be tested on one machine.
+#ifndef OCTAVO_LEVEL
+#define OCTAVO_LEVEL 2
+#endif
+#if defined(__AVX512VNNI__) && defined(__AVX512BF16__) && OCTAVO_LEVEL >= 2
 #define OCTAVO_AVX512 1
+#elif defined(__AVX2__) && defined(__FMA__) && OCTAVO_LEVEL >= 1
+#define OCTAVO_AVX2 1
 #endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "vector.hpp"
 
 namespace octavo {
 
@@ -120,6 +129,59 @@ inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float
     }
   }
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kOut, total[r]);
+}
+#elif OCTAVO_AVX2
+template <int BITS, int R>
+inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float* out) {
+  const int groups = x.inputs / kGroup;
+  const int8_t* q = x.q + static_cast<int64_t>(row0) * x.inputs;
+  const float* scale = x.scale + static_cast<int64_t>(row0) * groups;
+  const float* sum = x.sum + static_cast<int64_t>(row0) * groups;
+  const __m256i low = _mm256_set1_epi8(15), top = _mm256_set1_epi8(-128), ones = _mm256_set1_epi16(1);
+  std::memset(out, 0, sizeof(float) * R * kOut);
+  for (int g = 0; g < groups; ++g, tile += tile_bytes(BITS)) {
+    const uint8_t* tail = tile + kOut * kGroup * BITS / 8;
+    for (int half = 0; half < 2; ++half) {  // 8 outputs: their 32 weights fill half of the registers
+      __m256i w[8];
+      if constexpr (BITS == 4) {
+        for (int c = 0; c < 4; ++c) {
+          const __m256i both = _mm256_load_si256(reinterpret_cast<const __m256i*>(tile + 64 * c + 32 * half));
+          w[c] = _mm256_and_si256(both, low);
+          w[c + 4] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+        }
+      } else {  // q - 128, which fits a signed byte
+        for (int c = 0; c < 8; ++c)
+          w[c] = _mm256_xor_si256(
+              _mm256_load_si256(reinterpret_cast<const __m256i*>(tile + 64 * c + 32 * half)), top);
+      }
+      const __m256 ws = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(tail + 16 * half)));
+      __m256 wm = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(tail + 32 + 16 * half)));
+      if constexpr (BITS == 8) wm = _mm256_fmadd_ps(ws, _mm256_set1_ps(128.f), wm);
+      for (int r = 0; r < R; ++r) {
+        const int32_t* a = reinterpret_cast<const int32_t*>(q + static_cast<int64_t>(r) * x.inputs + g * kGroup);
+        __m256i dot;
+        if constexpr (BITS == 4) {  // 8 * 2 * 15 * 127 fits 16 bits
+          __m256i dot16 = _mm256_setzero_si256();
+          for (int c = 0; c < 8; ++c)
+            dot16 = _mm256_add_epi16(dot16, _mm256_maddubs_epi16(w[c], _mm256_set1_epi32(a[c])));
+          dot = _mm256_madd_epi16(dot16, ones);
+        } else {
+          dot = _mm256_setzero_si256();
+          for (int c = 0; c < 8; ++c) {
+            const __m256i b = _mm256_set1_epi32(a[c]);
+            const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(w[c], b));
+            dot = _mm256_add_epi32(dot, _mm256_madd_epi16(pairs, ones));
+          }
+        }
+        float* to = out + r * kOut + 8 * half;
+        __m256 total = _mm256_loadu_ps(to);
+        const __m256 by = _mm256_mul_ps(ws, _mm256_set1_ps(scale[r * groups + g]));
+        total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), by, total);
+        total = _mm256_fmadd_ps(wm, _mm256_set1_ps(sum[r * groups + g]), total);
+        _mm256_storeu_ps(to, total);
+      }
+    }
+  }
 }
 #else
 template <int BITS, int R>

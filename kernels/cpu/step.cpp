@@ -352,9 +352,12 @@ class Model {
         const int n = std::min(kRows, end - r0);
         for (int part = 0; part < 4; ++part) gemm(weight, unit * 4 + part, normal.view(), r0, n, product[part]);
         for (int r = 0; r < n; ++r) {
-          for (int o = 0; o < kGroup; ++o) {
-            const float x = product[o / kOut][r * kOut + o % kOut], y = product[2 + o / kOut][r * kOut + o % kOut];
-            row[o] = x / (1.f + std::exp(-x)) * y;
+          for (int o = 0; o < kGroup; o += kLanes) {
+            const int from = r * kOut + o % kOut;
+            const Floats x = load<Floats>(product[o / kOut] + from), y = load<Floats>(product[2 + o / kOut] + from);
+            // x / (1 + e^-x) * y; beyond 2^126 the quotient is 0 anyway
+            const Floats power = x * all(-kLog2e);
+            store(row + o, x / (all(1.f) + exp2(power > all(126.f) ? all(126.f) : power)) * y);
           }
           mixed.store(r0 + r, unit * kGroup, row, kGroup);
         }
@@ -397,12 +400,14 @@ class Model {
 
 extern "C" {
 
-// "avx512" or "generic": which inner loops this build has.
+// Which inner loops this build has.
 const char* octavo_isa() {
 #if OCTAVO_AVX512
   return "avx512";
+#elif OCTAVO_AVX2
+  return "avx2";
 #else
-  return "generic";
+  return "portable";
 #endif
 }
 

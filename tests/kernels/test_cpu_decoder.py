@@ -10,13 +10,13 @@ from kernels.cpu.decoder import Batch, Decoder, DecoderWeights, LayerWeights, su
 from kernels.cpu.packing import Quantised, Tiles, interleave, pack, quantise, stack
 
 try:
-    load(generic=True)
+    load("portable")
 except BuildError as error:  # pragma: no cover
     pytest.skip(str(error), allow_module_level=True)
 
 BLOCK = 16
 NUM_BLOCKS = 96
-PATHS = [False, True]
+LEVELS = ["avx512", "avx2", "portable"]
 
 
 def quantised_4(rng: np.random.Generator, outputs: int, inputs: int) -> Quantised:
@@ -122,10 +122,10 @@ class Runner:
     """A decoder and sequences in it, each with blocks of its own in an order that no one would guess."""
 
     def __init__(
-        self, weights: DecoderWeights, *, generic: bool = False, threads: int = 2, poison: bool = True
+        self, weights: DecoderWeights, *, level: str = "avx512", threads: int = 2, poison: bool = True
     ) -> None:
         self.decoder = Decoder(
-            weights, num_blocks=NUM_BLOCKS, max_tokens=256, max_rows=64, threads=threads, generic=generic
+            weights, num_blocks=NUM_BLOCKS, max_tokens=256, max_rows=64, threads=threads, level=level
         )
         if poison:
             self.decoder.cache[:] = 0x7FC0  # NaN wherever nothing has been written
@@ -183,10 +183,10 @@ def tokens(seed: int, count: int) -> list[int]:
     return [int(token) for token in np.random.default_rng(seed).integers(0, 200, count)]
 
 
-@pytest.mark.parametrize("generic", PATHS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 11, 16, 37])
-def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: int, bits: int, generic: bool) -> None:
+def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: int, bits: int, level: str) -> None:
     import ctypes
 
     from kernels.cpu.decoder import _Weight
@@ -200,7 +200,7 @@ def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: in
     weight = _Weight(memory.ctypes.data + start, bits, 48, 96)
     x = rng.normal(0, 1, (rows, 96)).astype(np.float32)
     out = np.full((rows, 48), np.nan, np.float32)
-    load(generic).octavo_gemm(ctypes.byref(weight), x.ctypes.data, rows, out.ctypes.data)
+    load(level).octavo_gemm(ctypes.byref(weight), x.ctypes.data, rows, out.ctypes.data)
     # The kernel rounds activations to int8 by groups of 32; with that done here too, nothing else may differ.
     groups = x.reshape(rows, -1, 32)
     top = np.abs(groups).max(-1, keepdims=True)
@@ -208,7 +208,7 @@ def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: in
     np.testing.assert_allclose(out, rounded @ matrix.dequantised().T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("generic", PATHS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     "shape",
     [
@@ -222,9 +222,9 @@ def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: in
         {"heads": 4, "kv_heads": 1, "dim": 48},
     ],
 )
-def test_the_logits_are_those_of_plain_arithmetic_within_the_rounding_of_int8(shape: dict, generic: bool) -> None:
+def test_the_logits_are_those_of_plain_arithmetic_within_the_rounding_of_int8(shape: dict, level: str) -> None:
     weights = make_weights(**shape)
-    runner = Runner(weights, generic=generic)
+    runner = Runner(weights, level=level)
     prompt = tokens(1, 150)
     runner.step({"a": prompt[:100]})
     runner.step({"a": prompt[100:149]})
@@ -236,14 +236,14 @@ def test_the_logits_are_those_of_plain_arithmetic_within_the_rounding_of_int8(sh
     assert np.corrcoef(logits, expected)[0, 1] > 0.999
 
 
-@pytest.mark.parametrize("generic", PATHS)
-def test_chunking_neighbours_and_threads_change_no_bit(generic: bool) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_chunking_neighbours_and_threads_change_no_bit(level: str) -> None:
     weights = make_weights()
     prompt, more = tokens(2, 200), tokens(3, 5)
-    alone = Runner(weights, generic=generic, threads=1)
+    alone = Runner(weights, level=level, threads=1)
     expected = [alone.step({"a": prompt})["a"], *(alone.step({"a": [token]})["a"] for token in more)]
 
-    crowd = Runner(weights, generic=generic, threads=2)
+    crowd = Runner(weights, level=level, threads=2)
     for begin in range(0, 185, 37):
         crowd.step({"x": tokens(begin, 11), "a": prompt[begin : begin + 37], "y": tokens(begin + 1, 1)})
     got = [crowd.step({"y": tokens(9, 3), "a": prompt[185:]})["a"]]
@@ -252,10 +252,10 @@ def test_chunking_neighbours_and_threads_change_no_bit(generic: bool) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("generic", PATHS)
-def test_a_shared_prefix_computed_once_for_a_group_changes_no_bit(generic: bool) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_shared_prefix_computed_once_for_a_group_changes_no_bit(level: str) -> None:
     weights = make_weights(heads=9, kv_heads=3)
-    runner = Runner(weights, generic=generic)
+    runner = Runner(weights, level=level)
     runner.step({"base": tokens(4, 140)})
     runner.step({"other": tokens(5, 130)})
     names = [f"s{i}" for i in range(7)]
@@ -293,13 +293,14 @@ def test_padding_is_not_written_and_empty_sequences_read_nothing() -> None:
     np.testing.assert_array_equal(runner.decoder.cache, before)
 
 
-def test_the_generic_loops_agree_with_the_vector_ones() -> None:
+@pytest.mark.parametrize("level", ["avx2", "portable"])
+def test_the_levels_agree_with_each_other(level: str) -> None:
     weights = make_weights(bias=True)
-    fast, plain = Runner(weights), Runner(weights, generic=True)
-    if fast.decoder.isa == "generic":
-        pytest.skip("this CPU has no AVX-512 VNNI and BF16")
+    fast, slow = Runner(weights), Runner(weights, level=level)
+    if fast.decoder.isa != "avx512" or slow.decoder.isa != level:
+        pytest.skip("this CPU has no AVX-512 VNNI and BF16, or no AVX2")
     prompt = tokens(6, 90)
-    one, other = fast.step({"a": prompt})["a"], plain.step({"a": prompt})["a"]
+    one, other = fast.step({"a": prompt})["a"], slow.step({"a": prompt})["a"]
     assert np.abs(one - other).max() < 0.03 * np.abs(other).max()
 
 
