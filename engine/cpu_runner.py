@@ -22,7 +22,7 @@ from engine.runner import BlockTableRows, FlatBatch, context_length, draw
 from engine.sampler import SamplingRows
 from engine.scheduler import Batch
 from engine.sequence import Sequence
-from kernels.cpu.build import BuildError, library_path
+from kernels.cpu.build import BuildError, load
 from kernels.cpu.decoder import ROUND_BLOCKS, Decoder, supports
 from kernels.cpu.decoder import Batch as DecoderBatch
 
@@ -59,7 +59,7 @@ class CpuRunner:
     def why_not(config: EngineConfig, shape: ModelConfig) -> str | None:
         """None when this runner can run such a model on this machine, else the reason, for one log line."""
         if shape.output_bias or shape.mlp_bias:
-            return "it has biases in its output or MLP projections"
+            return "the model has biases in its output or MLP projections"
         reason = supports(
             head_dim=shape.head_dim,
             heads=shape.num_heads,
@@ -69,12 +69,13 @@ class CpuRunner:
             block_size=config.block_size,
         )
         if reason is not None:
-            return f"it has {reason}"
+            return f"the model has {reason}"
         try:
-            library_path()
+            isa = load().octavo_isa()
         except BuildError as error:
             return str(error)
-        return None
+        # The portable loops are there for tests and for what torch cannot run; torch's own products are faster.
+        return "this CPU has no AVX2" if isa == b"portable" else None
 
     def run(self, batch: Batch) -> dict[Sequence, int | None]:
         for sequence in batch:
