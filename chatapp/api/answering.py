@@ -6,14 +6,17 @@ Database and Redis calls of the services are synchronous; here they are made in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import redis.exceptions
 import structlog
 from channels.db import database_sync_to_async
 
+from chatapp.chat import services
+from chatapp.chat.models import Generation
 from chatapp.streaming import cancel, lease
 
 log = structlog.get_logger(__name__)
@@ -21,7 +24,9 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
 # Calls that nobody waits for must be held on to, or they may be collected before they have run.
-_background: set[asyncio.Task[Any]] = set()
+_background: set[asyncio.Future[Any]] = set()
+# How many callers of this process hold each stateless generation: a retry may take over what its first call began.
+_holders: Counter[str] = Counter()
 
 
 async def in_thread(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
@@ -31,14 +36,42 @@ async def in_thread(function: Callable[..., Result], /, *args: Any, **kwargs: An
     return result
 
 
-@asynccontextmanager
-async def leased(generation_id: str) -> AsyncIterator[None]:
-    """Renew the lease of a stateless generation while inside."""
-    task = asyncio.create_task(_renew(generation_id))
+async def complete(**arguments: Any) -> Generation:
+    """services.complete in a thread. A caller that goes away meanwhile stops what it has begun, unseen."""
+    starting = asyncio.ensure_future(in_thread(services.complete, **arguments))
     try:
-        yield
-    finally:
-        task.cancel()
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        _background.add(starting)
+        starting.add_done_callback(_stop_unseen)
+        raise
+
+
+def _stop_unseen(starting: asyncio.Future[Generation]) -> None:
+    _background.discard(starting)
+    if not starting.cancelled() and starting.exception() is None:
+        stop_soon(str(starting.result().pk))
+
+
+class Lease:
+    """A caller's hold on a stateless generation: renewed until `end`; whoever ends the last one may stop it."""
+
+    def __init__(self, generation_id: str) -> None:
+        self._id = generation_id
+        self._task: asyncio.Task[None] | None = asyncio.create_task(_renew(generation_id))
+        _holders[generation_id] += 1
+
+    def end(self, *, stop: bool) -> None:
+        """Safe to repeat. `stop`: its caller has gone before the answer's end."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        self._task = None
+        _holders[self._id] -= 1
+        if _holders[self._id] <= 0:
+            del _holders[self._id]
+        if stop:
+            stop_soon(self._id)
 
 
 async def _renew(generation_id: str) -> None:
@@ -51,8 +84,11 @@ async def _renew(generation_id: str) -> None:
 def stop_soon(generation_id: str) -> None:
     """Cancel a stateless generation whose caller has gone, also from a task that is being cancelled itself.
 
-    Should it not get through, the lease ends some seconds later and has the same effect.
+    Nothing happens while someone else here holds it. Should it not get through, the lease ends some seconds later and
+    has the same effect.
     """
+    if generation_id in _holders:
+        return
     task = asyncio.create_task(_stop(generation_id))
     _background.add(task)
     task.add_done_callback(_background.discard)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine
-from contextlib import aclosing
+from collections.abc import Coroutine, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -20,7 +20,7 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from chatapp.api import frames
-from chatapp.api.answering import in_thread, leased, stop_soon
+from chatapp.api.answering import Lease, complete, in_thread
 from chatapp.api.following import events
 from chatapp.api.frames import FrameError
 from chatapp.api.guard import Watch, guard
@@ -39,6 +39,9 @@ MOST_RESPONSES = 32
 HEARTBEAT_S = 25.0
 # A day: long enough for anyone's work, and every session's rights are looked at anew now and then.
 LIFETIME_S = 24 * 3600
+EXPIRING_S = 60
+# Frames being worked on at once, those that follow a response included; a client that sends more has to wait.
+MOST_TASKS = 4 * MOST_RESPONSES
 POSITION_EVERY_S = 1.0
 CLOSE_RATE = 4429
 SUBPROTOCOL = "octavo.v1"
@@ -56,6 +59,9 @@ class ResponseConsumer(AsyncWebsocketConsumer):
     """One socket. Subclasses say who is asking (`let_in`)."""
 
     stateless_allowed = True
+    # No channel layer: nothing comes over it, and its receiver would end every socket with 1011 when Redis goes away,
+    # or when more than a few sockets open at once.
+    channel_layer_alias = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,7 +70,8 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         self.watch: Watch | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.following: dict[str, asyncio.Task[None] | None] = {}
-        self.leases: set[str] = set()
+        self.starting = 0  # responses that have been asked for and are not followed yet
+        self.leases: dict[str, Lease] = {}
 
     # --- the socket's life ------------------------------------------------------------------------------------------
 
@@ -79,12 +86,17 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         # Accepted first: daphne turns every refusal before that into a bare 403, which tells a client nothing.
         offered = self.scope.get("subprotocols") or []
         await self.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        self._start(self.outbox.run())
+        self._start(self._send_all())
         try:
             self.access = await self.let_in()
         except NotLetIn as refusal:
             self._put(frames.Error(code=refusal.code, message=refusal.message, retryable=False))
             self.outbox.close(refusal.close)
+            return
+        except Exception:
+            log.exception("socket.not_opened")
+            self._put(frames.Error(code="unavailable", message="This cannot be served right now.", retryable=True))
+            self.outbox.close(frames.CLOSE_INTERNAL)
             return
         self.watch = Watch(self.access, self.session_key(), self._revoked)
         guard().add(self.watch)
@@ -101,8 +113,8 @@ class ResponseConsumer(AsyncWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         if self.watch is not None:
             guard().remove(self.watch)
-        for generation_id in self.leases:
-            stop_soon(generation_id)
+        for lease in self.leases.values():
+            lease.end(stop=True)
         for task in self.tasks:
             task.cancel()
 
@@ -111,8 +123,18 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         self.outbox.close(frames.CLOSE_REVOKED)
 
     async def _expire(self) -> None:
-        await asyncio.sleep(LIFETIME_S)
+        await asyncio.sleep(LIFETIME_S - EXPIRING_S)
+        self._put(frames.SessionExpiring(expires_at=int(time.time()) + EXPIRING_S))
+        await asyncio.sleep(EXPIRING_S)
         self.outbox.close(frames.CLOSE_GOING_AWAY)
+
+    async def _send_all(self) -> None:
+        try:
+            await self.outbox.run()
+        except Exception:
+            # Silence would look like an answer that never comes; a closed socket is opened again.
+            log.exception("socket.cannot_send")
+            await self.close(code=frames.CLOSE_INTERNAL)
 
     async def _send_text(self, text: str) -> None:
         await self.send(text_data=text)
@@ -150,6 +172,13 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             return
         if isinstance(frame, frames.Ping):
             self._put(frames.Pong(event_id=frame.event_id))
+        elif len(self.tasks) >= MOST_TASKS:
+            self._put(
+                frames.Error(
+                    event_id=frame.event_id, code="too_many_requests", retryable=True, retry_after_ms=1000,
+                    message="This socket has too much to do already; wait for answers before you ask for more.",
+                )
+            )  # fmt: skip
         elif isinstance(frame, frames.Create):
             self._start(self._guarded(self._create(frame), frame.event_id))
         elif isinstance(frame, frames.Cancel):
@@ -192,38 +221,58 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             )  # fmt: skip
 
     async def _create(self, frame: frames.Create) -> None:
-        assert self.access is not None
-        if len(self.following) >= MOST_RESPONSES:
+        with self._place():
+            stateless = not isinstance(frame.input, str)
+            if stateless:
+                generation = await self._stateless(frame)
+            else:
+                generation = await in_thread(
+                    services.ask,
+                    access=self.access,
+                    text=frame.input,
+                    conversation_id=frame.conversation_id,
+                    parent_id=frame.parent_id,
+                    params=frame.params,
+                    idempotency_key=frame.idempotency_key,
+                )
+            key = str(generation.pk)
+            if stateless and key not in self.leases:
+                self.leases[key] = Lease(key)
+            narrator = self._narrator(generation)
+            position, parent_id = await in_thread(_place_of, generation)
+        self._take_over(key)
+        self._put(
+            frames.Queued(
+                response_id=key,
+                position=position,
+                event_id=frame.event_id,
+                conversation_id=narrator.conversation_id,
+                message_id=narrator.message_id,
+                parent_id=parent_id,
+            ),
+            key,
+        )
+        await self._follow(narrator, after=-1, position=position)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place among the responses of this socket, until it is followed. Raises TooManyResponses."""
+        if len(self.following) + self.starting >= MOST_RESPONSES:
             raise TooManyResponses(
                 f"This socket follows {MOST_RESPONSES} responses already; wait for one to end.", retry_after_s=1
             )
-        stateless = not isinstance(frame.input, str)
-        if stateless:
-            generation = await self._stateless(frame)
-        else:
-            generation = await in_thread(
-                services.ask,
-                access=self.access,
-                text=frame.input,
-                conversation_id=frame.conversation_id,
-                parent_id=frame.parent_id,
-                params=frame.params,
-                idempotency_key=frame.idempotency_key,
-            )
-        key = str(generation.pk)
-        narrator = self._narrator(generation)
-        queued = frames.Queued(
-            response_id=key,
-            position=await in_thread(queue_position, key) if generation.unfinished else 0,
-            event_id=frame.event_id,
-            conversation_id=narrator.conversation_id,
-            message_id=narrator.message_id,
-            parent_id=_parent_of(generation),
-        )
-        if stateless:
-            self.leases.add(key)
-        self._put(queued, key)
-        await self._follow(narrator, after=-1, leasing=stateless, position=queued.position)
+        self.starting += 1
+        try:
+            yield
+        finally:
+            self.starting -= 1
+
+    def _take_over(self, key: str) -> None:
+        """Whoever tells this response here stops: it is told from another place on, and never twice at once."""
+        former = self.following.pop(key, None)
+        if former is not None:
+            former.cancel()
+        self.outbox.forget(key)
 
     async def _stateless(self, frame: frames.Create) -> Generation:
         assert self.access is not None
@@ -232,8 +281,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         if frame.conversation_id is not None or frame.parent_id is not None:
             raise BadInput("A list of messages stands alone; send a text to a conversation.", param="conversation_id")
         assert not isinstance(frame.input, str)
-        return await in_thread(
-            services.complete,
+        return await complete(
             access=self.access,
             messages=[{"role": message.role, "content": message.text} for message in frame.input],
             params=frame.params,
@@ -249,11 +297,9 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         assert self.access is not None
         generation = await in_thread(selectors.generation, self.access, frame.response_id)
         key = str(generation.pk)
-        former = self.following.pop(key, None)
-        if former is not None:
-            former.cancel()  # it is told from the new place on
-        if len(self.following) >= MOST_RESPONSES:
-            raise TooManyResponses(f"This socket follows {MOST_RESPONSES} responses already.", retry_after_s=1)
+        self._take_over(key)
+        with self._place():
+            pass
         await self._follow(self._narrator(generation, after=frame.after), after=frame.after)
 
     # --- answers out ------------------------------------------------------------------------------------------------
@@ -269,16 +315,12 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             message_id=str(generation.message_id) if generation.message_id else None,
         )
 
-    async def _follow(self, narrator: Narrator, *, after: int, leasing: bool = False, position: int = 0) -> None:
+    async def _follow(self, narrator: Narrator, *, after: int, position: int = 0) -> None:
         key = narrator.response_id
         self.following[key] = task = asyncio.current_task()
         waiting = self._start(self._positions(key, position)) if position > 1 else None
         try:
-            if leasing:
-                async with leased(key):
-                    await self._tell(narrator, after, waiting)
-            else:
-                await self._tell(narrator, after, waiting)
+            await self._tell(narrator, after, waiting)
         finally:
             if waiting is not None:
                 waiting.cancel()
@@ -292,17 +334,20 @@ class ResponseConsumer(AsyncWebsocketConsumer):
                 if waiting is not None:
                     waiting.cancel()
                 if await narrator.tell(event):
-                    self.leases.discard(narrator.response_id)
+                    lease = self.leases.pop(narrator.response_id, None)
+                    if lease is not None:
+                        lease.end(stop=False)
                     return
 
     async def _positions(self, key: str, position: int) -> None:
         """Tell how the queue moves, until the answer starts."""
         while position:
             await asyncio.sleep(POSITION_EVERY_S)
-            now = await asyncio.to_thread(queue_position, key)
-            if now and now != position:
-                self._put(frames.Queued(response_id=key, position=now), key)
-            position = now
+            with suppress(redis.exceptions.RedisError):  # the next one may get through
+                now = await asyncio.to_thread(queue_position, key)
+                if now and now != position:
+                    self._put(frames.Queued(response_id=key, position=now), key)
+                position = now
 
 
 class TooManyResponses(ChatError):
@@ -311,10 +356,11 @@ class TooManyResponses(ChatError):
     retryable = True
 
 
-def _parent_of(generation: Generation) -> str | None:
-    """The question that the answer belongs to."""
+def _place_of(generation: Generation) -> tuple[int, str | None]:
+    """Its position in the queue, and the question that the answer belongs to."""
+    position = queue_position(str(generation.pk)) if generation.unfinished else 0
     message = generation.message if generation.message_id else None
-    return str(message.parent_id) if message is not None and message.parent_id else None
+    return position, str(message.parent_id) if message is not None and message.parent_id else None
 
 
 class UiConsumer(ResponseConsumer):

@@ -45,7 +45,11 @@ async def events(access: Access, generation_id: str, after: int = -1) -> AsyncGe
             async with aclosing(follower().follow(generation_id, after)) as log:
                 async for event in log:
                     yield event
-            return
+                    if isinstance(event, protocol.Terminal):
+                        return
+                    after = max(after, event.seq)  # should the log go meanwhile, the database tells what is left
+            after -= 1  # the reader knows the ending already; who asks nevertheless is told it again
+            continue
         except LogGone:
             generation = await in_thread(selectors.generation, access, generation_id)
         if not generation.unfinished:

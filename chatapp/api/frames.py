@@ -264,12 +264,28 @@ class Error(ServerFrame, frozen=True, kw_only=True, tag="error"):
     retry_after_ms: int | None = None
 
 
+class SessionExpiring(ServerFrame, frozen=True, kw_only=True, tag="session.expiring"):
+    """The server will end this socket at `expires_at`; open another, and resume there what runs."""
+
+    expires_at: int
+
+
 class Pong(ServerFrame, frozen=True, kw_only=True, tag="pong"):
     event_id: str | None = None
 
 
 AnyServerFrame: TypeAlias = (
-    SessionCreated | Queued | Created | TextDelta | Completed | Incomplete | Cancelled | Failed | Error | Pong
+    SessionCreated
+    | SessionExpiring
+    | Queued
+    | Created
+    | TextDelta
+    | Completed
+    | Incomplete
+    | Cancelled
+    | Failed
+    | Error
+    | Pong
 )
 
 _encoder = msgspec.json.Encoder()

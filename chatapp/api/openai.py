@@ -18,11 +18,10 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from chatapp.api import openai_types as wire
-from chatapp.api.answering import in_thread, leased, stop_soon
+from chatapp.api.answering import Lease, complete, in_thread, stop_soon
 from chatapp.api.following import events
 from chatapp.api.http import answer, body_of, error, error_body, with_key
 from chatapp.api.responses import problem
-from chatapp.chat import services
 from chatapp.chat.models import Generation
 from chatapp.streaming import workers
 from chatapp.tenants.access import Access
@@ -48,8 +47,7 @@ STATUS = {
 @with_key("POST")
 async def chat_completions(request: HttpRequest, access: Access) -> HttpResponseBase:
     wanted = wire.parse(body_of(request))
-    generation = await in_thread(
-        services.complete,
+    generation = await complete(
         access=access,
         messages=[{"role": message.role, "content": message.text} for message in wanted.messages],
         params=wanted.params(),
@@ -97,6 +95,7 @@ class Call:
         self._events = events(access, self._key)
         self._next: asyncio.Task[protocol.AnyEvent] | None = None
         self._ended = False
+        self._lease: Lease | None = None
         self._about: dict[str, Any] = {
             "id": f"chatcmpl-{generation.pk.hex}",
             "created": int(generation.created_at.timestamp()),
@@ -106,19 +105,20 @@ class Call:
 
     async def whole(self) -> HttpResponse:
         texts: list[str] = []
+        self._lease = Lease(self._key)
         try:
-            async with leased(self._key):
-                while True:
-                    event = await self._event()
-                    assert event is not None, "there is no timeout here"
-                    if isinstance(event, protocol.Delta):
-                        texts += [part.text for part in event.parts if part.index == 0]
-                    elif isinstance(event, protocol.Terminal):
-                        return self._completion("".join(texts), event)
+            while True:
+                event = await self._event()
+                assert event is not None, "there is no timeout here"
+                if isinstance(event, protocol.Delta):
+                    texts += [part.text for part in event.parts if part.index == 0]
+                elif isinstance(event, protocol.Terminal):
+                    return self._completion("".join(texts), event)
         finally:
             await self._leave()
 
     async def streamed(self, include_usage: bool) -> HttpResponseBase:
+        self._lease = Lease(self._key)
         try:
             first = await self._event(HEADERS_AFTER_S)
             if isinstance(first, protocol.Terminal) and not isinstance(first, protocol.Finished):
@@ -127,6 +127,8 @@ class Call:
         except BaseException:
             await self._leave()
             raise
+        # The stream has its own: should nobody ever read it, nothing must go on renewing.
+        self._lease.end(stop=False)
         response = StreamingHttpResponse(self._stream(first, include_usage), content_type="text/event-stream")
         response["X-Accel-Buffering"] = "no"  # a proxy in front must not collect it
         return response
@@ -134,29 +136,29 @@ class Call:
     async def _stream(self, first: protocol.AnyEvent | None, include_usage: bool) -> AsyncIterator[bytes]:
         unset: Any = None if include_usage else msgspec.UNSET
         event = first
+        self._lease = Lease(self._key)
         try:
-            async with leased(self._key):
+            if event is None:
+                yield KEEP_ALIVE
+            while True:
+                if isinstance(event, protocol.Started):
+                    yield self._chunk(wire.DeltaMessage(role="assistant", content=""), unset)
+                elif isinstance(event, protocol.Delta):
+                    text = "".join(part.text for part in event.parts if part.index == 0)
+                    if text:
+                        yield self._chunk(wire.DeltaMessage(content=text), unset)
+                elif isinstance(event, protocol.Finished):
+                    yield self._chunk(wire.DeltaMessage(), unset, event.finish_reason or "stop")
+                    if include_usage:
+                        yield _event(wire.ChatChunk(**self._about, choices=[], usage=_usage(event)))
+                    yield DONE
+                    return
+                elif isinstance(event, protocol.Terminal):
+                    yield _event(_problem_body(event))
+                    return
+                event = await self._event(KEEP_ALIVE_S)
                 if event is None:
                     yield KEEP_ALIVE
-                while True:
-                    if isinstance(event, protocol.Started):
-                        yield self._chunk(wire.DeltaMessage(role="assistant", content=""), unset)
-                    elif isinstance(event, protocol.Delta):
-                        text = "".join(part.text for part in event.parts if part.index == 0)
-                        if text:
-                            yield self._chunk(wire.DeltaMessage(content=text), unset)
-                    elif isinstance(event, protocol.Finished):
-                        yield self._chunk(wire.DeltaMessage(), unset, event.finish_reason or "stop")
-                        if include_usage:
-                            yield _event(wire.ChatChunk(**self._about, choices=[], usage=_usage(event)))
-                        yield DONE
-                        return
-                    elif isinstance(event, protocol.Terminal):
-                        yield _event(_problem_body(event))
-                        return
-                    event = await self._event(KEEP_ALIVE_S)
-                    if event is None:
-                        yield KEEP_ALIVE
         finally:
             await self._leave()
 
@@ -174,6 +176,8 @@ class Call:
 
     async def _leave(self) -> None:
         """The caller has everything, or has gone: then nobody else can want the rest."""
+        if self._lease is not None:
+            self._lease.end(stop=False)
         if not self._ended:
             self._ended = True
             stop_soon(self._key)

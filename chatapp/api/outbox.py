@@ -35,6 +35,9 @@ class _Merged:
         self.seq = first_seq
         self.texts: dict[int, list[str]] = {}
 
+    def chars(self) -> int:
+        return sum(len(text) for texts in self.texts.values() for text in texts)
+
     def frames(self) -> Iterable[TextDelta]:
         for index, texts in (self.texts or {0: []}).items():
             yield TextDelta(
@@ -82,7 +85,7 @@ class Outbox:
         if self._closing:
             return
         merged = self._merging.get(response_id)
-        if merged is None:
+        if merged is None or first_seq != merged.seq + 1:
             merged = self._merging[response_id] = _Merged(response_id, first_seq)
             self._items.append(merged)
         merged.seq = seq
@@ -92,6 +95,19 @@ class Outbox:
         if self._chars >= ROOM_CHARS:
             self._room.clear()
         self._wake.set()
+
+    def forget(self, response_id: str) -> None:
+        """Drop the text of a response that has not been sent: it will be told again from another place."""
+        self._merging.pop(response_id, None)
+        kept: deque[ServerFrame | _Merged | _Close] = deque()
+        for item in self._items:
+            if isinstance(item, _Merged) and item.response_id == response_id:
+                self._chars -= item.chars()
+            else:
+                kept.append(item)
+        self._items = kept
+        if self._chars < ROOM_CHARS:
+            self._room.set()
 
     def close(self, code: int) -> None:
         """End the socket after what is queued now; what comes later is dropped."""
