@@ -1,0 +1,223 @@
+"""P11 over the wire: every address and every frame, with another tenant's ids.
+
+Two tables say for each address and each frame what a stranger gets. An address or a frame that is not in its table
+fails here until somebody has thought about it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import httpx
+import msgspec
+import pytest
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls.resolvers import RoutePattern
+
+from chatapp.api import frames
+from tests.api.conftest import Browser, hexed, rows, text_of
+from tests.stack import Stack, wait_for
+
+SHORT = {"temperature": 0, "max_tokens": 8}
+SECRET = "The vault opens at nine."
+
+NO_ID = "carries no id of a tenant's"
+BY_KEY = "the tenant is the key's own; the body names no stored thing"
+OWN_ACCOUNT = "about the session's own account, or about nobody's"
+OPERATORS = "for operators only"
+# What a stranger gets where the address does carry an id of someone else's.
+FOREIGN = "404, as for what never was"
+
+ADDRESSES: dict[str, str] = {
+    "healthz": NO_ID,
+    "readyz": NO_ID,
+    "favicon.ico": NO_ID,
+    "": NO_ID,
+    "v1/chat/completions": BY_KEY,
+    "v1/models": BY_KEY,
+    "v1/models/<path:name>": BY_KEY,
+    "v1/<path:rest>": BY_KEY,
+    "api/t/<slug:slug>/conversations": FOREIGN,
+    "api/t/<slug:slug>/conversations/<str:conversation_id>": FOREIGN,
+    "t/<slug:slug>/": FOREIGN,
+    "t/<slug:slug>/c/<uuid:conversation_id>": FOREIGN,
+}
+# Whole packages, by the beginning of their addresses.
+BEGINNINGS = {"accounts/": OWN_ACCOUNT, "admin/": OPERATORS}
+
+FRAMES: dict[str, str] = {
+    "response.create": FOREIGN,
+    "response.cancel": FOREIGN,
+    "response.resume": FOREIGN,
+    "ping": NO_ID,
+}
+
+
+def addresses(patterns: list[Any], before: str = "") -> Iterator[str]:
+    for entry in patterns:
+        here = before + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from addresses(entry.url_patterns, here)
+        else:
+            assert isinstance(entry, URLPattern)
+            assert isinstance(entry.pattern, RoutePattern) or here.startswith(tuple(BEGINNINGS)), here
+            yield here
+
+
+ALL_ADDRESSES = sorted(set(addresses(get_resolver("chatapp.urls").url_patterns)))
+
+
+def test_every_address_has_been_thought_about() -> None:
+    unknown = [
+        address for address in ALL_ADDRESSES if address not in ADDRESSES and not address.startswith(tuple(BEGINNINGS))
+    ]
+    assert unknown == [], "say in ADDRESSES what another tenant's user gets there"
+    assert set(ADDRESSES) <= set(ALL_ADDRESSES), "the table names addresses that are gone"
+
+
+def test_every_client_frame_has_been_thought_about() -> None:
+    known = {str(msgspec.inspect.type_info(kind).tag) for kind in get_args(frames.AnyClientFrame)}  # type: ignore[attr-defined]
+    assert known == set(FRAMES), "say in FRAMES what another tenant's client gets"
+    assert known == set(frames.CLIENT_TYPES)
+
+
+class Theirs:
+    """What a member and a key of the first tenant have."""
+
+    def __init__(self, stack: Stack, member: Browser, open_socket: Any) -> None:
+        self.slug = stack.demo["tenants"][0]["slug"]
+        self.member = member
+        with member.open(self.slug) as socket:
+            self.by_session = socket.answer(input=SECRET, params=SHORT)
+        with open_socket() as socket:
+            self.by_key = socket.answer(input=SECRET, params=SHORT)
+        assert text_of(self.by_session)
+        for told in (self.by_session, self.by_key):
+            stateful = hexed(told[0]["response_id"])
+            wait_for(
+                lambda stateful=stateful: rows(stack, "SELECT 1 FROM chat_generation WHERE id=? AND ended_at", stateful)
+            )
+
+    @property
+    def conversation(self) -> str:
+        return str(self.by_session[0]["conversation_id"])
+
+
+@pytest.fixture
+def theirs(stack: Stack, browser: Any, open_socket: Any) -> Theirs:
+    return Theirs(stack, browser(0, "member"), open_socket)
+
+
+def test_at_every_address_a_stranger_gets_404(stack: Stack, browser: Any, theirs: Theirs) -> None:
+    """P11. The owner gets 200 from the very same address, so that this can fail."""
+    stranger: Browser = browser(1, "admin")
+    own = stack.demo["tenants"][1]["slug"]
+    colleague: Browser = browser(0, "admin")
+    foreign = [address for address, what in ADDRESSES.items() if what is FOREIGN]
+    assert foreign
+    for address in foreign:
+        path = "/" + re.sub(r"<\w+:conversation_id>", theirs.conversation, address)
+        there = re.sub(r"<\w+:slug>", theirs.slug, path)
+        assert theirs.member.http.get(there).status_code == 200, there
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+            reply = stranger.http.request(method, there)
+            assert reply.status_code in (404, 403, 405), (method, there, reply.status_code)
+            assert method != "GET" or reply.status_code == 404, there
+            assert SECRET not in reply.text
+        for anyone in (httpx.get(stack.url + there), httpx.get(stack.url + there, headers={"X-Tenant": theirs.slug})):
+            assert anyone.status_code in (401, 302), there
+        if "conversation_id" in address:
+            # Through one's own tenant, and as a colleague.
+            assert stranger.http.get(re.sub(r"<\w+:slug>", own, path)).status_code == 404
+            assert colleague.http.get(there).status_code == 404
+            assert theirs.member.http.get(re.sub(r"<\w+:slug>", own, path)).status_code == 404
+    listed = colleague.http.get(f"/api/t/{theirs.slug}/conversations").json()
+    assert theirs.conversation not in str(listed)
+
+
+def test_the_operators_addresses_let_no_member_in(stack: Stack, browser: Any) -> None:
+    """P11: by session of a tenant's admin; every address of the admin without an object, and some with one."""
+    admin: Browser = browser(1, "admin")
+    (tenant_id,) = rows(stack, "SELECT id FROM tenants_tenant LIMIT 1")[0]
+    for address in ALL_ADDRESSES:
+        if not address.startswith("admin/") or "^" in address or "(?P" in address:
+            continue
+        if address in ("admin/login/", "admin/logout/"):
+            continue  # they are the way in and out
+        path = "/" + re.sub(r"<[^>]*>", str(tenant_id), address)
+        reply = admin.http.get(path)
+        assert reply.status_code in (302, 403, 404), (path, reply.status_code)
+        if reply.status_code == 302:
+            assert "login" in reply.headers["location"], path
+
+
+@pytest.mark.parametrize("asker", ["another tenant's key", "another tenant's user", "a colleague", "the team's key"])
+def test_to_every_frame_a_stranger_gets_not_found(
+    stack: Stack, browser: Any, open_socket: Any, theirs: Theirs, asker: str
+) -> None:
+    """P11. What is said of a foreign id is what is said of one that never was, word for word."""
+    told = theirs.by_session
+    if asker == "another tenant's key":
+        opened = open_socket(stack.key(1))
+    elif asker == "the team's key":
+        opened = open_socket()
+    else:
+        tenant = 1 if asker == "another tenant's user" else 0
+        opened = browser(tenant, "admin").open(stack.demo["tenants"][tenant]["slug"])
+    response, conversation = told[0]["response_id"], told[0]["conversation_id"]
+    message = told[0]["message_id"]
+    never = "01890000-0000-7000-8000-000000000000"
+    with opened as socket:
+        mine = socket.answer(input="Say hello.", params=SHORT)[0]["conversation_id"]
+
+        def asked(**frame: Any) -> dict[str, Any]:
+            socket.send(**frame)
+            reply = socket.read()
+            assert (reply["type"], reply["code"]) == ("error", "not_found"), reply
+            assert SECRET not in str(reply)
+            return {name: value for name, value in reply.items() if name != "response_id"}
+
+        trials: dict[str, list[dict[str, Any]]] = {
+            "response.create": [
+                {"input": "What did I say?", "conversation_id": "ID"},
+                {"input": "What did I say?", "conversation_id": mine, "parent_id": "ID"},
+            ],
+            "response.cancel": [{"response_id": "ID"}],
+            "response.resume": [{"response_id": "ID", "after": -1}, {"response_id": "ID", "after": 1}],
+        }
+        assert set(trials) == {kind for kind, what in FRAMES.items() if what is FOREIGN}
+        for kind, fields in trials.items():
+            for field in fields:
+                for foreign in (response, conversation, message, told[0]["parent_id"]):
+                    for shape in (foreign, foreign.upper(), foreign.replace("-", "")):
+                        ids = [
+                            {name: value if value != "ID" else chosen for name, value in field.items()}
+                            for chosen in (shape, never)
+                        ]
+                        assert asked(type=kind, **ids[0]) == asked(type=kind, **ids[1]), (kind, field)
+    with theirs.member.open(theirs.slug) as socket:
+        assert text_of(socket.resume(response)) == text_of(told), "its owner still has it"
+
+
+def test_an_idempotency_key_of_another_tenant_finds_nothing(stack: Stack, open_socket: Any) -> None:
+    """P11: the key is the principal's own."""
+    frame = {"input": "Say hello.", "params": SHORT, "idempotency_key": "shared-by-chance"}
+    with open_socket(stack.key(0)) as ours, open_socket(stack.key(1)) as other:
+        first, second = ours.answer(**frame), other.answer(**frame)
+        assert first[0]["response_id"] != second[0]["response_id"]
+        assert first[0]["conversation_id"] != second[0]["conversation_id"]
+
+
+def test_the_operators_socket_lets_no_tenant_in(stack: Stack, browser: Any) -> None:
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
+
+    member: Browser = browser(0, "admin")
+    cookie = "; ".join(f"{name}={value}" for name, value in member.http.cookies.items())
+    url = f"{stack.ws_url}/ws/ops/occupancy"
+    with connect(url, additional_headers={"Cookie": cookie}, origin=stack.url) as connection:  # type: ignore[arg-type]
+        with pytest.raises(ConnectionClosed):
+            connection.recv(timeout=10)
+        assert connection.close_code == 4403
