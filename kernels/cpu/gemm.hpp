@@ -5,6 +5,10 @@
 // where a is the int8 activation: one integer dot product and two multiply-adds a group. The result of a row does not
 // depend on which rows are computed beside it.
 //
+// Where a model is sensitive (the inputs of the down projection and of the head), the rounding error of a row's int8 form
+// is kept as a second int8 form and multiplied too: 16 bits of activation for a second dot product with weights that are
+// in registers already.
+//
 // A tile is 16 outputs x 32 inputs in the order in which it is read: the bytes of q (four inputs of one output side by
 // side, as vpdpbusd wants them; with 4 bits, inputs 0..15 in the low nibbles and 16..31 in the high ones), then 16
 // scales and 16 minima in fp16. Tiles of one group of 16 outputs lie one after the other.
@@ -45,12 +49,14 @@ struct Weight {
   int32_t inputs;        // a multiple of 32
 };
 
-// Rows of int8 activations: q[row][inputs], scale[row][group], and scale * sum(q) of each group.
+// Rows of int8 activations: q[row][inputs], scale[row][group], and scale * sum(q) of each group. `rest`: the same of
+// what the rounding lost, or null.
 struct Activations {
   int8_t* q;
   float* scale;
   float* sum;
   int inputs;
+  const Activations* rest;
 };
 
 inline float half_to_float(uint16_t h) {
@@ -91,14 +97,11 @@ inline void quantise_group(const float* x, int8_t* q, float* scale, float* sum) 
 
 // out[r][0..15] = products of `rows` rows, beginning at row0, with the 16 outputs of one row of tiles. out is [rows][16].
 #if OCTAVO_AVX512
-template <int BITS, int R>
+template <int BITS, int R, bool FINE>
 inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float* out) {
   const int groups = x.inputs / kGroup;
   __m512 total[R];
   for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
-  const int8_t* q = x.q + static_cast<int64_t>(row0) * x.inputs;
-  const float* scale = x.scale + static_cast<int64_t>(row0) * groups;
-  const float* sum = x.sum + static_cast<int64_t>(row0) * groups;
   const __m512i low = _mm512_set1_epi8(15);
   for (int g = 0; g < groups; ++g, tile += tile_bytes(BITS)) {
     __m512i w[8];
@@ -119,24 +122,26 @@ inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float
     const uint8_t* tail = tile + kOut * kGroup * BITS / 8;
     const __m512 ws = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(tail)));
     const __m512 wm = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(tail + 32)));
-    for (int r = 0; r < R; ++r) {
-      const int32_t* a = reinterpret_cast<const int32_t*>(q + static_cast<int64_t>(r) * x.inputs + g * kGroup);
+    const auto add = [&](int r, const int8_t* from, float by_row, float sum_of_row) {
+      const int32_t* a = reinterpret_cast<const int32_t*>(from);
       __m512i dot = _mm512_setzero_si512();
       for (int c = 0; c < 8; ++c) dot = _mm512_dpbusd_epi32(dot, w[c], _mm512_set1_epi32(a[c]));
-      const __m512 by = _mm512_mul_ps(ws, _mm512_set1_ps(scale[r * groups + g]));
+      const __m512 by = _mm512_mul_ps(ws, _mm512_set1_ps(by_row));
       total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), by, total[r]);
-      total[r] = _mm512_fmadd_ps(wm, _mm512_set1_ps(sum[r * groups + g]), total[r]);
+      total[r] = _mm512_fmadd_ps(wm, _mm512_set1_ps(sum_of_row), total[r]);
+    };
+    for (int r = 0; r < R; ++r) {
+      const int64_t at = static_cast<int64_t>(row0 + r) * x.inputs + g * kGroup, group = at / kGroup;
+      add(r, x.q + at, x.scale[group], x.sum[group]);
+      if constexpr (FINE) add(r, x.rest->q + at, x.rest->scale[group], x.rest->sum[group]);
     }
   }
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kOut, total[r]);
 }
 #elif OCTAVO_AVX2
-template <int BITS, int R>
+template <int BITS, int R, bool FINE>
 inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float* out) {
   const int groups = x.inputs / kGroup;
-  const int8_t* q = x.q + static_cast<int64_t>(row0) * x.inputs;
-  const float* scale = x.scale + static_cast<int64_t>(row0) * groups;
-  const float* sum = x.sum + static_cast<int64_t>(row0) * groups;
   const __m256i low = _mm256_set1_epi8(15), top = _mm256_set1_epi8(-128), ones = _mm256_set1_epi16(1);
   std::memset(out, 0, sizeof(float) * R * kOut);
   for (int g = 0; g < groups; ++g, tile += tile_bytes(BITS)) {
@@ -157,8 +162,8 @@ inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float
       const __m256 ws = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(tail + 16 * half)));
       __m256 wm = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(tail + 32 + 16 * half)));
       if constexpr (BITS == 8) wm = _mm256_fmadd_ps(ws, _mm256_set1_ps(128.f), wm);
-      for (int r = 0; r < R; ++r) {
-        const int32_t* a = reinterpret_cast<const int32_t*>(q + static_cast<int64_t>(r) * x.inputs + g * kGroup);
+      const auto add = [&](int r, const int8_t* from, float by_row, float sum_of_row) {
+        const int32_t* a = reinterpret_cast<const int32_t*>(from);
         __m256i dot;
         if constexpr (BITS == 4) {  // 8 * 2 * 15 * 127 fits 16 bits
           __m256i dot16 = _mm256_setzero_si256();
@@ -175,21 +180,22 @@ inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float
         }
         float* to = out + r * kOut + 8 * half;
         __m256 total = _mm256_loadu_ps(to);
-        const __m256 by = _mm256_mul_ps(ws, _mm256_set1_ps(scale[r * groups + g]));
-        total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), by, total);
-        total = _mm256_fmadd_ps(wm, _mm256_set1_ps(sum[r * groups + g]), total);
+        total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(ws, _mm256_set1_ps(by_row)), total);
+        total = _mm256_fmadd_ps(wm, _mm256_set1_ps(sum_of_row), total);
         _mm256_storeu_ps(to, total);
+      };
+      for (int r = 0; r < R; ++r) {
+        const int64_t at = static_cast<int64_t>(row0 + r) * x.inputs + g * kGroup, group = at / kGroup;
+        add(r, x.q + at, x.scale[group], x.sum[group]);
+        if constexpr (FINE) add(r, x.rest->q + at, x.rest->scale[group], x.rest->sum[group]);
       }
     }
   }
 }
 #else
-template <int BITS, int R>
+template <int BITS, int R, bool FINE>
 inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float* out) {
   const int groups = x.inputs / kGroup;
-  const int8_t* q = x.q + static_cast<int64_t>(row0) * x.inputs;
-  const float* scale = x.scale + static_cast<int64_t>(row0) * groups;
-  const float* sum = x.sum + static_cast<int64_t>(row0) * groups;
   std::memset(out, 0, sizeof(float) * R * kOut);
   for (int g = 0; g < groups; ++g, tile += tile_bytes(BITS)) {
     uint8_t w[kOut * kGroup];  // [8 sub-groups of 4 inputs][16 outputs][4]
@@ -208,31 +214,34 @@ inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float
       ws[o] = half_to_float(tail[o]);
       wm[o] = half_to_float(tail[kOut + o]);
     }
-    for (int r = 0; r < R; ++r) {
-      const int8_t* a = q + static_cast<int64_t>(r) * x.inputs + g * kGroup;
+    const auto add = [&](int r, const int8_t* a, float by_row, float sum_of_row) {
       int32_t dot[kOut] = {};
       for (int c = 0; c < 8; ++c)
         for (int o = 0; o < kOut; ++o)
           for (int j = 0; j < 4; ++j) dot[o] += static_cast<int32_t>(w[c * 64 + o * 4 + j]) * a[c * 4 + j];
-      const float xs = scale[r * groups + g], xm = sum[r * groups + g];
       for (int o = 0; o < kOut; ++o)
-        out[r * kOut + o] += static_cast<float>(dot[o]) * (ws[o] * xs) + wm[o] * xm;
+        out[r * kOut + o] += static_cast<float>(dot[o]) * (ws[o] * by_row) + wm[o] * sum_of_row;
+    };
+    for (int r = 0; r < R; ++r) {
+      const int64_t at = static_cast<int64_t>(row0 + r) * x.inputs + g * kGroup, group = at / kGroup;
+      add(r, x.q + at, x.scale[group], x.sum[group]);
+      if constexpr (FINE) add(r, x.rest->q + at, x.rest->scale[group], x.rest->sum[group]);
     }
   }
 }
 #endif
 
-template <int BITS>
+template <int BITS, bool FINE>
 inline void gemm_some(const uint8_t* tile, const Activations& x, int row0, int rows, float* out) {
   switch (rows) {  // a handful of unrolled sizes; the rows beyond the live ones are computed and not used
-    case 1: return gemm_rows<BITS, 1>(tile, x, row0, out);
-    case 2: return gemm_rows<BITS, 2>(tile, x, row0, out);
-    case 3: return gemm_rows<BITS, 3>(tile, x, row0, out);
-    case 4: return gemm_rows<BITS, 4>(tile, x, row0, out);
-    case 5: case 6: return gemm_rows<BITS, 6>(tile, x, row0, out);
-    case 7: case 8: return gemm_rows<BITS, 8>(tile, x, row0, out);
-    case 9: case 10: case 11: case 12: return gemm_rows<BITS, 12>(tile, x, row0, out);
-    default: return gemm_rows<BITS, 16>(tile, x, row0, out);
+    case 1: return gemm_rows<BITS, 1, FINE>(tile, x, row0, out);
+    case 2: return gemm_rows<BITS, 2, FINE>(tile, x, row0, out);
+    case 3: return gemm_rows<BITS, 3, FINE>(tile, x, row0, out);
+    case 4: return gemm_rows<BITS, 4, FINE>(tile, x, row0, out);
+    case 5: case 6: return gemm_rows<BITS, 6, FINE>(tile, x, row0, out);
+    case 7: case 8: return gemm_rows<BITS, 8, FINE>(tile, x, row0, out);
+    case 9: case 10: case 11: case 12: return gemm_rows<BITS, 12, FINE>(tile, x, row0, out);
+    default: return gemm_rows<BITS, 16, FINE>(tile, x, row0, out);
   }
 }
 
@@ -240,8 +249,9 @@ inline void gemm_some(const uint8_t* tile, const Activations& x, int row0, int r
 // rows rounded up to 16; out is [16][16].
 inline void gemm(const Weight& w, int tile, const Activations& x, int row0, int rows, float* out) {
   const uint8_t* first = w.tiles + static_cast<int64_t>(tile) * (w.inputs / kGroup) * tile_bytes(w.bits);
-  if (w.bits == 4) gemm_some<4>(first, x, row0, rows, out);
-  else gemm_some<8>(first, x, row0, rows, out);
+  const bool fine = x.rest != nullptr;
+  if (w.bits == 4) fine ? gemm_some<4, true>(first, x, row0, rows, out) : gemm_some<4, false>(first, x, row0, rows, out);
+  else fine ? gemm_some<8, true>(first, x, row0, rows, out) : gemm_some<8, false>(first, x, row0, rows, out);
 }
 
 }  // namespace octavo

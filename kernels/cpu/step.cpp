@@ -88,20 +88,43 @@ class Buffer {
   std::unique_ptr<T, Free> data_;
 };
 
-struct QuantisedRows {
-  QuantisedRows(int rows, int inputs) : inputs(inputs), q(int64_t(rows) * inputs), scale(int64_t(rows) * inputs / kGroup),
-                                        sum(int64_t(rows) * inputs / kGroup) {}
-  Activations view() const { return {q.get(), scale.get(), sum.get(), inputs}; }
+// The int8 form of rows that a product reads. `fine`: with the rounding error in a second plane.
+class QuantisedRows {
+ public:
+  QuantisedRows(int rows, int inputs, bool fine = false) : inputs_(inputs) {
+    for (int i = 0; i < (fine ? 2 : 1); ++i) {
+      q_[i].reset(int64_t(rows) * inputs);
+      scale_[i].reset(int64_t(rows) * inputs / kGroup);
+      sum_[i].reset(int64_t(rows) * inputs / kGroup);
+      planes_[i] = {q_[i].get(), scale_[i].get(), sum_[i].get(), inputs, nullptr};
+    }
+    if (fine) planes_[0].rest = &planes_[1];
+  }
+  QuantisedRows(const QuantisedRows&) = delete;
+
+  const Activations& view() const { return planes_[0]; }
+
   void store(int row, int at, const float* x, int count) const {  // at and count: multiples of 32
     for (int i = 0; i < count; i += kGroup) {
-      const int64_t group = (int64_t(row) * inputs + at + i) / kGroup;
-      quantise_group(x + i, q.get() + group * kGroup, scale.get() + group, sum.get() + group);
+      const int64_t group = (int64_t(row) * inputs_ + at + i) / kGroup;
+      put(planes_[0], group, x + i);
+      if (planes_[0].rest == nullptr) continue;
+      float lost[kGroup];
+      const int8_t* q = planes_[0].q + group * kGroup;
+      for (int k = 0; k < kGroup; ++k) lost[k] = x[i + k] - planes_[0].scale[group] * static_cast<float>(q[k]);
+      put(planes_[1], group, lost);
     }
   }
-  int inputs;
-  Buffer<int8_t> q;
-  Buffer<float> scale;
-  Buffer<float> sum;
+
+ private:
+  static void put(const Activations& plane, int64_t group, const float* x) {
+    quantise_group(x, plane.q + group * kGroup, plane.scale + group, plane.sum + group);
+  }
+
+  int inputs_;
+  Buffer<int8_t> q_[2];
+  Buffer<float> scale_[2], sum_[2];
+  Activations planes_[2];
 };
 
 struct AttentionTask {
@@ -129,8 +152,8 @@ class Model {
       : c(config), layers(config.layer, config.layer + config.layers), pool(config.threads),
         per_head(config.heads / config.kv_heads), tile_tokens(std::max(1, kRows / per_head)),
         hidden(int64_t(up16(c.max_tokens)) * c.hidden), normal(up16(c.max_tokens), c.hidden),
-        attended(up16(c.max_tokens), c.heads * c.head_dim), mixed(up16(c.max_tokens), c.intermediate),
-        last(up16(c.max_rows), c.hidden), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
+        attended(up16(c.max_tokens), c.heads * c.head_dim), mixed(up16(c.max_tokens), c.intermediate, true),
+        last(up16(c.max_rows), c.hidden, true), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
         top(int64_t(c.max_tokens) * c.heads), total(int64_t(c.max_tokens) * c.heads),
         partial(int64_t(c.max_tokens) * c.heads * c.head_dim) {
     c.layer = layers.data();
@@ -445,8 +468,8 @@ void octavo_memory_free(void* memory, int64_t bytes) {
 }
 
 // One matrix product, for tests and for measuring: x is float [rows][inputs], out is float [rows][outputs].
-void octavo_gemm(const octavo::Weight* w, const float* x, int32_t rows, float* out) {
-  octavo::QuantisedRows q((rows + 15) / 16 * 16, w->inputs);
+void octavo_gemm(const octavo::Weight* w, const float* x, int32_t rows, int32_t fine, float* out) {
+  octavo::QuantisedRows q((rows + 15) / 16 * 16, w->inputs, fine != 0);
   for (int r = 0; r < rows; ++r) q.store(r, 0, x + int64_t(r) * w->inputs, w->inputs);
   alignas(64) float product[octavo::kRows * octavo::kOut];
   for (int tile = 0; tile < w->outputs / octavo::kOut; ++tile)

@@ -199,13 +199,17 @@ def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: in
     memory[start : start + tiles.nbytes] = tiles.reshape(-1)
     weight = _Weight(memory.ctypes.data + start, bits, 48, 96)
     x = rng.normal(0, 1, (rows, 96)).astype(np.float32)
-    out = np.full((rows, 48), np.nan, np.float32)
-    load(level).octavo_gemm(ctypes.byref(weight), x.ctypes.data, rows, out.ctypes.data)
+    out, fine = (np.full((rows, 48), np.nan, np.float32) for _ in range(2))
+    load(level).octavo_gemm(ctypes.byref(weight), x.ctypes.data, rows, 0, out.ctypes.data)
+    load(level).octavo_gemm(ctypes.byref(weight), x.ctypes.data, rows, 1, fine.ctypes.data)
     # The kernel rounds activations to int8 by groups of 32; with that done here too, nothing else may differ.
     groups = x.reshape(rows, -1, 32)
     top = np.abs(groups).max(-1, keepdims=True)
     rounded = (np.rint(groups * (np.float32(127) / top)) * (top / 127)).reshape(rows, 96)
     np.testing.assert_allclose(out, rounded @ matrix.dequantised().T, rtol=1e-4, atol=1e-4)
+    # With the rounding error multiplied as well hardly anything is lost.
+    exact = x.astype(float) @ matrix.dequantised().T
+    assert np.abs(fine - exact).max() < np.abs(out - exact).max() / 20
 
 
 @pytest.mark.parametrize("level", LEVELS)
