@@ -59,9 +59,6 @@ class ResponseConsumer(AsyncWebsocketConsumer):
     """One socket. Subclasses say who is asking (`let_in`)."""
 
     stateless_allowed = True
-    # No channel layer: nothing comes over it, and its receiver would end every socket with 1011 when Redis goes away,
-    # or when more than a few sockets open at once.
-    channel_layer_alias = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -95,10 +95,8 @@ class Theirs:
             self.by_key = socket.answer(input=SECRET, params=SHORT)
         assert text_of(self.by_session)
         for told in (self.by_session, self.by_key):
-            stateful = hexed(told[0]["response_id"])
-            wait_for(
-                lambda stateful=stateful: rows(stack, "SELECT 1 FROM chat_generation WHERE id=? AND ended_at", stateful)
-            )
+            key = hexed(told[0]["response_id"])
+            wait_for(lambda key=key: rows(stack, "SELECT 1 FROM chat_generation WHERE id = ? AND ended_at", key))
 
     @property
     def conversation(self) -> str:
