@@ -16,6 +16,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.urls import re_path  # noqa: E402
 
+from chatapp.api.pace import paced  # noqa: E402
 from chatapp.api.routing import key_sockets, session_sockets  # noqa: E402
 from chatapp.dashboard.routing import websocket_urlpatterns as operators_sockets  # noqa: E402
 
@@ -38,9 +39,11 @@ by_session: Any = AllowedHostsOriginValidator(
     AuthMiddlewareStack(URLRouter([*session_sockets, *operators_sockets, re_path("", elsewhere)]))
 )
 
-application = ProtocolTypeRouter(
-    {
-        "http": django_application,
-        "websocket": URLRouter([*key_sockets, re_path("", by_session)]),
-    }
+application = paced(
+    ProtocolTypeRouter(
+        {
+            "http": django_application,
+            "websocket": URLRouter([*key_sockets, re_path("", by_session)]),
+        }
+    )
 )

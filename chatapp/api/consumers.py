@@ -149,7 +149,13 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         try:
             self.outbox.put(frame, response_id=response_id)
         except Overflow:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """The client does not read: the close must not wait behind what it does not read either."""
+        if not self.outbox.closing:
             self.outbox.close(CLOSE_RATE)
+            self._start(self._close_with(CLOSE_RATE))
 
     # --- frames in --------------------------------------------------------------------------------------------------
 
@@ -202,7 +208,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
                 )
             )
         except Overflow:
-            self.outbox.close(CLOSE_RATE)
+            self._give_up()
         except asyncio.CancelledError:
             raise
         except Exception as error:

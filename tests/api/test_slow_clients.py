@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from tests.api.conftest import ENDS, text_of
 from tests.stack import Stack
@@ -60,3 +61,25 @@ def test_a_client_that_does_not_read_costs_little_and_slows_nobody_and_gets_the_
             told.setdefault(frame["response_id"], []).append(frame)
         for frames in told.values():
             assert text_of(frames) == expected[int(frames[0]["event_id"]) % 2]
+
+
+@pytest.mark.long
+def test_a_client_that_only_sends_is_given_up_before_it_costs_much(stack: Stack, open_socket: Any) -> None:
+    """P13: what it makes the server say would pile up without bound."""
+    server = web(stack)
+    with open_socket() as flood, open_socket(stack.key(1)) as other:
+        before = server.memory_info().rss
+        given_up = False
+        until = time.monotonic() + 15
+        while not given_up and time.monotonic() < until:
+            try:
+                for _ in range(200):
+                    flood.connection.send("{}")
+            except ConnectionClosed:
+                given_up = True
+            other.send(type="ping")
+            assert other.read(5)["type"] == "pong"
+        assert given_up
+        grown = server.memory_info().rss - before
+        assert grown < 24 * 1024 * 1024, f"the server grew by {grown:,} bytes for one client"
+        assert text_of(other.answer(input="Say hello.", params={"temperature": 0, "max_tokens": 4}))

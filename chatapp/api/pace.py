@@ -1,0 +1,93 @@
+"""Makes a websocket's `send` wait for its client, and its client wait for the application.
+
+daphne hands what is sent to the transport and returns, and queues what is received as fast as it comes: both would pile
+up without bound. Here the transport says when it has enough (64 KiB, Twisted's own measure) and `send` waits until it
+has drained; and no more is read from a socket while MOST_UNREAD messages wait for the application. Who sends, bounds
+what waits: see chatapp.api.outbox. On a server that is not daphne nothing changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
+from typing import Any
+
+from twisted.internet.interfaces import IPushProducer
+from zope.interface import implementer  # type: ignore[import-untyped]
+
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+Receive = Callable[[], Awaitable[Message]]
+MOST_UNREAD = 64
+
+Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+@implementer(IPushProducer)
+class Pace:
+    """What the transport knows as the producer of what it writes."""
+
+    def __init__(self) -> None:
+        self._may_go_on = asyncio.Event()
+        self._may_go_on.set()
+
+    def start(self, transport: Any) -> None:
+        # The HTTP channel that the socket was upgraded from is still there, and would be told for ever.
+        transport.unregisterProducer()
+        transport.registerProducer(self, True)
+
+    async def wait(self) -> None:
+        await self._may_go_on.wait()
+
+    # IPushProducer: names are Twisted's.
+
+    def pauseProducing(self) -> None:  # noqa: N802
+        self._may_go_on.clear()
+
+    def resumeProducing(self) -> None:  # noqa: N802
+        self._may_go_on.set()
+
+    def stopProducing(self) -> None:  # noqa: N802
+        """The connection is gone: what is sent now goes nowhere, and need not wait."""
+        self._may_go_on.set()
+
+
+def paced(application: Application) -> Application:
+    async def wrapped(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        protocol = _protocol_behind(send) if scope["type"] == "websocket" else None
+        if protocol is None:
+            await application(scope, receive, send)
+            return
+        pace = Pace()
+
+        async def send_and_wait(message: Message) -> None:
+            await send(message)
+            if message["type"] == "websocket.accept":
+                pace.start(protocol.transport)
+            elif message["type"] == "websocket.send":
+                await pace.wait()
+
+        unread = getattr(receive, "__self__", None)
+        paused = False
+
+        async def receive_and_pause() -> Message:
+            nonlocal paused
+            waiting = unread.qsize() if isinstance(unread, asyncio.Queue) else 0
+            if (waiting > MOST_UNREAD) != paused:
+                paused = not paused
+                if paused:
+                    protocol.transport.pauseProducing()
+                else:
+                    protocol.transport.resumeProducing()
+            return await receive()
+
+        await application(scope, receive_and_pause, send_and_wait)
+
+    return wrapped
+
+
+def _protocol_behind(send: Send) -> Any:
+    """daphne's protocol of this socket; a test against the running server notices when it hides elsewhere."""
+    protocol = send.args[0] if isinstance(send, partial) and send.args else None
+    return protocol if hasattr(getattr(protocol, "transport", None), "registerProducer") else None
