@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-OFFLINE = ["bench.engine"]
+OFFLINE = ["bench.engine", "bench.quality"]
 
 
 def main() -> int:
