@@ -11,6 +11,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import structlog
+
 from engine.config import EngineConfig, EngineConfigError
 from engine.protocol import ChatMessage, SystemText
 from engine.sampling_params import SamplingParams
@@ -35,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--seed", type=int, default=0, metavar="N")
     options.add_argument("--stop", action="append", default=[], metavar="TEXT", help="may be given several times")
     options.add_argument("--ignore-eos", action="store_true", help="go on behind the model's own end")
-    options.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    options.add_argument("--dtype", default="auto", help="auto, low-bit (CPU), float32, bfloat16 or float16")
     options.add_argument("--device", default="auto", help="auto, cpu or cuda")
     options.add_argument("--stats", action="store_true", help="tokens and speed on stderr at the end")
     return options
@@ -59,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
     except ValueError as error:
         return _fail(str(error), 2)
+    # Standard output is the answer's alone.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     # torch is loaded from here on: a wrong command line is answered at once.
     from engine.chat_template import ChatTemplateError
     from engine.llm_engine import LLMEngine, RequestRefused

@@ -19,6 +19,8 @@ def load_runner(config: EngineConfig) -> ModelRunner:
 
     dtype "auto" leaves the choice to us, "low-bit" insists on the C++ decoder, any other goes through torch.
     """
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise EngineConfigError(f"device {config.device}: torch finds no GPU here; leave the device out, or say cpu.")
     on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
     if config.dtype == "low-bit" and not on_cpu:
         raise EngineConfigError(f"dtype low-bit runs on a CPU only, not on the device {config.device!r}.")

@@ -6,10 +6,12 @@ Owns the supervisor process and the data folder's lock. Every way to fail ends i
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -28,7 +30,15 @@ from ops.child import die_with_parent
 from ops.setup import CACHE, MODEL_DIR, ROOT, SetupError, convert
 
 READY_TIMEOUT_S = 300.0
+REDIS_WAIT_S = 10.0
 DEMO_SETTINGS = "chatapp.settings.local"
+FAILURES = {
+    "migrate": "The database cannot be prepared (DATABASE_URL)",
+    "collectstatic": "The pages' files cannot be collected",
+    "demo": "The demo data cannot be made",
+}
+# `module.SomeError: ` at the start of a traceback's last paragraph.
+EXCEPTION = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Configured|Warning): ")
 # A unix socket's path has room for 107 bytes; the longest name that we put into the run folder needs 16 of them.
 LONGEST_RUN_FOLDER = 90
 
@@ -47,6 +57,8 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise StartError(f"OCTAVO_BIND={host}, port {port}, cannot be listened on: {error.strerror}.") from None
             raise StartError(
                 f"Port {port} is taken ({error.strerror}). Stop what uses it, or take another: make run PORT={port + 1}"
             ) from None
@@ -133,8 +145,27 @@ def manage(env: dict[str, str], *arguments: str) -> None:
         [sys.executable, "manage.py", *arguments], cwd=ROOT, env=env, capture_output=True, text=True
     )
     if result.returncode:
-        reason = (result.stderr.strip() or result.stdout.strip() or "no message").splitlines()[-1]
-        raise StartError(f"manage.py {arguments[0]} failed: {reason}")
+        raise StartError(f"{FAILURES[arguments[0]]}: {reason(result.stderr or result.stdout)}")
+
+
+def reason(output: str) -> str:
+    """The message of the exception that ended a command, in one line; without a traceback, the last line."""
+    lines = output.strip().splitlines() or ["no message"]
+    starts = [i for i, line in enumerate(lines) if EXCEPTION.match(line)]
+    message = " ".join(line.strip() for line in lines[starts[-1] :]) if starts else lines[-1]
+    return EXCEPTION.sub("", message)
+
+
+def check_redis(url: str) -> None:
+    """Somebody else's Redis must answer before anything waits for it."""
+    import redis
+
+    from engine.bus import RedisUnavailable, wait_for_redis
+
+    try:
+        wait_for_redis(url, REDIS_WAIT_S, lambda line: print(f"  {line}", flush=True))
+    except (RedisUnavailable, redis.RedisError) as error:
+        raise StartError(f"REDIS_URL: {error}") from None
 
 
 def start_supervisor(env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -222,6 +253,8 @@ def serve() -> int:
         raise StartError(f"PORT={port_text} is no port: a number from 1 to 65535 is needed.")
     port = int(port_text)
     data = (ROOT / os.environ.get("OCTAVO_DATA", "var")).resolve()
+    if "%" in str(data):
+        raise StartError(f"OCTAVO_DATA={data} has a % in it, which the supervisor would read as a variable.")
     started = time.monotonic()
     check_port(host, port)
     with data_folder(data):
@@ -232,7 +265,9 @@ def serve() -> int:
         manage(env, "collectstatic", "--noinput", "--verbosity", "0")
         if env["DJANGO_SETTINGS_MODULE"] == DEMO_SETTINGS:
             manage(env, "demo")
-        print("* Starting Redis, the engine, the web server, the recorder and Celery", flush=True)
+        if env["OCTAVO_EMBEDDED_REDIS"] == "false":
+            check_redis(env["REDIS_URL"])
+        print("* Starting the engine, the web server, the recorder and Celery", flush=True)
         supervisor = start_supervisor(env)
         try:
             wait_until_ready(port, supervisor, run, data)
@@ -251,7 +286,15 @@ def on_signal(number: int, frame: FrameType | None) -> None:
     raise Stopped
 
 
+def die_with_make() -> None:
+    """Killed make must not leave the product behind; a shell that started us in the background may well end."""
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{os.getppid()}/comm").read_text().strip() == "make":
+            die_with_parent()
+
+
 def main() -> int:
+    die_with_make()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
     try:

@@ -111,7 +111,7 @@ def complete(
             "Ask an admin for a key that may.",
             param="messages",
         )
-    sampling = _sampling(access, params, {})
+    sampling = _sampling(access, params, CHAT_DEFAULTS)
     digest = _digest(messages, name, cache_salt, params)
     known = _known(access, idempotency_key, digest)
     if known is not None:

@@ -38,6 +38,8 @@ def favicon(request: HttpRequest) -> HttpResponse:
 def home(request: HttpRequest) -> HttpResponse:
     """To the tenant that the reader used last, else the first one."""
     tenants = list(tenants_of(request.user))
+    if not tenants and request.user.is_staff:
+        return redirect("admin:index")
     if not tenants:
         return render(request, "chat/no_team.html", status=200)
     last = request.session.get("tenant")

@@ -15,6 +15,8 @@ const page = JSON.parse($("page").textContent);
 const base = `/t/${page.tenant.slug}/`;
 useSprite(page.icons);
 
+// The other tabs of this browser, which hear when a conversation goes on.
+const tabs = new BroadcastChannel(`octavo ${page.tenant.slug}`);
 const session = new Session({ api: `/api/t/${page.tenant.slug}`, conversations: page.conversations, notify });
 let current = page.conversation ? session.adopt(page.conversation) : session.fresh();
 
@@ -99,6 +101,18 @@ async function visit(id, push = true) {
   }
 }
 
+/** Another tab or device may have gone on with the open conversation: take what the server has, running or not. */
+async function catchUp() {
+  const known = current;
+  if (!known?.id || session.live(known)) return;
+  try {
+    await session.load(known.id);
+    if (current === known) redraw();
+  } catch {
+    // The next occasion is soon enough; a lost connection has a banner of its own.
+  }
+}
+
 function redraw() {
   log.refresh();
   for (const message of current.messages) log.touch(message);
@@ -133,6 +147,7 @@ function notify(change) {
     }
     session.refreshList().catch(() => {});
   }
+  if (change.kind === "accepted") tabs.postMessage(change.conversation.id);
   if (change.kind === "rejected") return refused(change);
   if (change.conversation !== current) return;
   if (change.kind === "message" && change.conversation.messages.includes(change.message)) {
@@ -167,6 +182,7 @@ function refused({ conversation, text, error }) {
   log.refresh();
   update();
   if (!composer.input.value) composer.put(text);
+  if (error.code === "conversation_busy") catchUp(); // so that there is something to wait for, and a Stop
   const again = error.retryable
     ? h(
         "button",
@@ -230,7 +246,15 @@ addEventListener("popstate", () => {
   visit(id, false);
 });
 addEventListener("online", () => socket.hurry());
-document.addEventListener("visibilitychange", () => document.hidden || socket.hurry());
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  socket.hurry();
+  catchUp();
+});
+tabs.addEventListener("message", (event) => {
+  session.refreshList().catch(() => {});
+  if (event.data === current?.id) catchUp();
+});
 for (const link of document.querySelectorAll("[data-new-chat]")) {
   link.addEventListener("click", (event) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey) return;

@@ -13,7 +13,6 @@ from chatapp.api import consumers, frames
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
 
-
 # Channels closes old database connections before every frame.
 pytestmark = pytest.mark.django_db
 

@@ -114,7 +114,7 @@ def test_it_gets_ready_writes_the_demo_file_and_ctrl_c_leaves_nothing_running(oc
 
 
 def test_what_dies_is_started_again(octavo: Octavo) -> None:
-    parts = ("engine.worker", "daphne", "manage.py recorder", "celery")
+    parts = ("engine.worker", "daphne", "manage.py recorder", "chatapp.celery worker", "chatapp.celery beat")
     before = {words: octavo.part(words) for words in parts}
     for victim in before.values():
         assert victim is not None
@@ -127,6 +127,15 @@ def test_what_dies_is_started_again(octavo: Octavo) -> None:
     for words in parts:
         wait_for(lambda words=words: again(words), 60)
     wait_for(lambda: octavo.get("/readyz") == 200, 60)
+    octavo.children = psutil.Process(octavo.process.pid).children(recursive=True)
+    octavo.interrupt()
+    wait_for(lambda: not octavo.left(), 10)
+
+
+def test_a_killed_make_takes_everything_with_it(octavo: Octavo) -> None:
+    octavo.process.kill()
+    octavo.process.wait(10)
+    wait_for(lambda: not octavo.left(), 60)
 
 
 def test_a_killed_supervisor_takes_everything_with_it(octavo: Octavo) -> None:

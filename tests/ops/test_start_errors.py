@@ -68,6 +68,41 @@ def test_a_model_path_that_is_no_model_is_one_line_and_exit_1(tmp_path: Path, mo
     assert reason in line
 
 
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"OCTAVO_BIND": "192.0.2.1"}, "OCTAVO_BIND=192.0.2.1"),
+        ({"DATABASE_URL": "nonsense"}, "DATABASE_URL"),
+        ({"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}, "port 1 failed"),
+        ({"OCTAVO_DATA": "/tmp/octavo-%d"}, "OCTAVO_DATA=/tmp/octavo-%d has a %"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(tmp_path: Path, env: dict[str, str], said: str) -> None:
+    line = one_line(start(tmp_path, PORT=free_port(), OCTAVO_MODEL=str(model_stub(tmp_path)), **env))
+    assert said in line
+
+
+def model_stub(tmp_path: Path) -> Path:
+    """A folder that passes for a model as long as nobody loads it."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return tmp_path / "model"
+
+
+@pytest.mark.long
+def test_a_redis_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    result = start(tmp_path, PORT=free_port(), REDIS_URL="redis://127.0.0.1:1/0")
+    assert result.returncode == 1
+    assert result.stderr.startswith("REDIS_URL: ")
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
 def test_a_second_start_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with (
         data_folder(tmp_path / "data"),
