@@ -5,9 +5,9 @@
 // where a is the int8 activation: one integer dot product and two multiply-adds a group. The result of a row does not
 // depend on which rows are computed beside it.
 //
-// Where a model is sensitive (the inputs of the down projection and of the head), the rounding error of a row's int8 form
-// is kept as a second int8 form and multiplied too: 16 bits of activation for a second dot product with weights that are
-// in registers already.
+// The rounding error of a row's int8 form may be kept as a second int8 form and multiplied too: 16 bits of activation
+// for a second dot product with weights that are in registers already. All products but gate and up do so, which makes
+// the whole more exact than bfloat16 (docs/LOG.md).
 //
 // A tile is 16 outputs x 32 inputs in the order in which it is read: the bytes of q (four inputs of one output side by
 // side, as vpdpbusd wants them; with 4 bits, inputs 0..15 in the low nibbles and 16..31 in the high ones), then 16

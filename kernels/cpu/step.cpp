@@ -151,7 +151,7 @@ class Model {
   explicit Model(const Config& config)
       : c(config), layers(config.layer, config.layer + config.layers), pool(config.threads),
         per_head(config.heads / config.kv_heads), tile_tokens(std::max(1, kRows / per_head)),
-        hidden(int64_t(up16(c.max_tokens)) * c.hidden), normal(up16(c.max_tokens), c.hidden),
+        hidden(int64_t(up16(c.max_tokens)) * c.hidden), normal(up16(c.max_tokens), c.hidden, true),
         attended(up16(c.max_tokens), c.heads * c.head_dim), mixed(up16(c.max_tokens), c.intermediate, true),
         last(up16(c.max_rows), c.hidden, true), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
         top(int64_t(c.max_tokens) * c.heads), total(int64_t(c.max_tokens) * c.heads),
@@ -366,6 +366,8 @@ class Model {
 
   void gate(const Weight& weight) {
     const int chunks = row_chunks();
+    Activations coarse = normal.view();
+    coarse.rest = nullptr;  // half of all weights, and the product that minds int8 least for what it costs
     phase(c.intermediate / kGroup * chunks, [&](int i) {
       const int unit = i / chunks, chunk = i % chunks;
       alignas(64) float product[4][kRows * kOut];
@@ -373,7 +375,7 @@ class Model {
       const int end = std::min(b.tokens, (chunk + 1) * kRowChunk);
       for (int r0 = chunk * kRowChunk; r0 < end; r0 += kRows) {
         const int n = std::min(kRows, end - r0);
-        for (int part = 0; part < 4; ++part) gemm(weight, unit * 4 + part, normal.view(), r0, n, product[part]);
+        for (int part = 0; part < 4; ++part) gemm(weight, unit * 4 + part, coarse, r0, n, product[part]);
         for (int r = 0; r < n; ++r) {
           for (int o = 0; o < kGroup; o += kLanes) {
             const int from = r * kOut + o % kOut;
