@@ -14,32 +14,16 @@ import sys
 import time
 from collections.abc import Callable
 
+from bench.load import NOUNS
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.protocol import ChatMessage, SystemText
 from ops.setup import MODEL_DIR
 
-WORDS = [
-    "harbour",
-    "engine",
-    "table",
-    "memory",
-    "letter",
-    "garden",
-    "answer",
-    "window",
-    "signal",
-    "market",
-    "bridge",
-    "lesson",
-    "winter",
-    "paper",
-    "river",
-]
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 
 
 def words(count: int, seed: int) -> str:
-    return " ".join(WORDS[(seed * 7 + i * i) % len(WORDS)] for i in range(count))
+    return " ".join(NOUNS[(seed * 7 + i * i) % len(NOUNS)] for i in range(count))
 
 
 def decode_ms(engine: LLMEngine, sequences: int, context: int, steps: int = 24) -> float:

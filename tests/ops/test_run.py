@@ -136,6 +136,7 @@ def test_a_killed_make_takes_everything_with_it(octavo: Octavo) -> None:
     octavo.process.kill()
     octavo.process.wait(10)
     wait_for(lambda: not octavo.left(), 60)
+    assert octavo.get("/healthz") == 0
 
 
 def test_a_killed_supervisor_takes_everything_with_it(octavo: Octavo) -> None:
