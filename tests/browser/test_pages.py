@@ -137,11 +137,12 @@ def test_an_answer_that_falls_silent_is_resumed(chat: Chat) -> None:
     """P9: everything that came was lost, the connection looks well, and no event tells that the answer has ended."""
     page = chat.log_in().page
     chat.ask(LONG)
-    before = chat.wait_for_text()
+    chat.wait_for_text()
     page.evaluate(
         "async () => { const { socket } = await import('#octavo/chat.js');"
         " window.hear = socket.onFrame; socket.onFrame = () => {}; }"
     )
+    before = chat.raw()
     chat.product.wait_idle()
     assert chat.raw() == before
     page.evaluate("async () => { (await import('#octavo/chat.js')).socket.onFrame = window.hear; }")
