@@ -1,18 +1,24 @@
-"""Makes a websocket's `send` wait for its client, and its client wait for the application.
+"""What daphne leaves to do for a websocket: waiting in both directions, and closing as the protocol has it.
 
 daphne hands what is sent to the transport and returns, and queues what is received as fast as it comes: both would pile
 up without bound. Here the transport says when it has enough (64 KiB, Twisted's own measure) and `send` waits until it
 has drained; and no more is read from a socket while MOST_UNREAD messages wait for the application. Who sends, bounds
-what waits: see chatapp.api.outbox. On a server that is not daphne nothing changes.
+what waits: see chatapp.api.outbox.
+
+Its close takes application codes only, so a server that goes away (1001) or fails (1011) could not say so: these are
+written as the frames they are. What is sent while a close is under way goes nowhere, and is no fault.
+On a server that is not daphne nothing changes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from autobahn.exception import Disconnected
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer  # type: ignore[import-untyped]
 
@@ -20,6 +26,7 @@ Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
 MOST_UNREAD = 64
+SERVER_CODES = frozenset({1001, 1011})
 
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
@@ -62,7 +69,11 @@ def paced(application: Application) -> Application:
         pace = Pace()
 
         async def send_and_wait(message: Message) -> None:
-            await send(message)
+            if message.get("code") in SERVER_CODES and protocol.state != protocol.STATE_CONNECTING:
+                protocol.sendCloseFrame(code=message["code"])
+                return
+            with suppress(Disconnected):
+                await send(message)
             if message["type"] == "websocket.accept":
                 pace.start(protocol.transport)
             elif message["type"] == "websocket.send":
