@@ -230,4 +230,7 @@ def _refused(event: protocol.Terminal) -> HttpResponse:
     response = answer(_problem_body(event), _status(event))
     if event.retryable:
         response["Retry-After"] = "2"
+    if isinstance(event, protocol.Cancelled):
+        # OpenAI's clients repeat a 409 by themselves: what somebody has stopped would start again.
+        response["x-should-retry"] = "false"
     return response

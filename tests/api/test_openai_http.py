@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from tests.api.conftest import rows
 from tests.stack import Stack, wait_for
 
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
@@ -181,6 +183,28 @@ def test_a_client_that_goes_away_while_it_waits_for_a_whole_answer_frees_the_blo
             headers={"Authorization": f"Bearer {stack.key()}"},
             timeout=httpx.Timeout(5, read=1.0),
         )
+    stack.wait_idle()
+
+
+def test_an_answer_that_somebody_stops_is_not_asked_for_again(stack: Stack, open_socket: Any) -> None:
+    stack.wait_idle()
+    patient = openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key())  # it retries, as it does by default
+    before = rows(stack, "SELECT count(*) FROM chat_generation")
+    with open_socket() as socket, ThreadPoolExecutor() as pool:
+        asked = pool.submit(
+            patient.chat.completions.create,
+            model="default",
+            messages=CAPITAL,  # type: ignore[arg-type]
+            max_tokens=2048,
+            extra_body={"ignore_eos": True},
+        )
+        (held,) = wait_for(
+            lambda: [key for name in stack.redis.keys("octavo:held:*") for key in stack.redis.smembers(name)]
+        )
+        socket.send(type="response.cancel", response_id=held.decode())
+        with pytest.raises(openai.ConflictError):
+            asked.result(30)
+    assert rows(stack, "SELECT count(*) FROM chat_generation")[0][0] == before[0][0] + 1
     stack.wait_idle()
 
 
