@@ -106,6 +106,11 @@ class Chat:
         self.page.get_by_role("button", name="Log in").click()
         return self
 
+    def ready(self) -> Chat:
+        """Until the page's own scripts have run: what is imported from them before is half set up."""
+        self.page.locator("#composer[data-ready]").wait_for()
+        return self
+
     def ask(self, text: str) -> Chat:
         field = self.field
         field.fill(text)
@@ -116,8 +121,7 @@ class Chat:
     @property
     def field(self) -> Any:
         """Where a message is written, once the page's scripts listen to it."""
-        self.page.locator("#composer[data-ready]").wait_for()
-        return self.page.get_by_role("textbox", name="Message")
+        return self.ready().page.get_by_role("textbox", name="Message")
 
     @property
     def answer(self) -> Any:

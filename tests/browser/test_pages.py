@@ -221,7 +221,7 @@ def test_a_message_longer_than_the_context_is_refused_with_its_numbers(chat: Cha
 
 def test_markdown_of_a_hostile_answer_is_inert(chat: Chat) -> None:
     """P14: no script, no handler, no script's link, no request to anywhere."""
-    page = chat.log_in().page
+    page = chat.log_in().ready().page
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     draw = """async ([source, live]) => {
@@ -256,7 +256,7 @@ def test_markdown_of_a_hostile_answer_is_inert(chat: Chat) -> None:
 
 
 def test_code_is_coloured_and_copied(chat: Chat) -> None:
-    page = chat.log_in().page
+    page = chat.log_in().ready().page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     code = "def f(x):\n    return x * 2"
     page.evaluate(
@@ -275,7 +275,7 @@ def test_code_is_coloured_and_copied(chat: Chat) -> None:
 
 
 def test_finished_blocks_keep_their_elements_while_an_answer_grows(chat: Chat) -> None:
-    page = chat.log_in().page
+    page = chat.log_in().ready().page
     text = "\n\n".join(f"Paragraph {n} with **bold**." for n in range(40))
     kept = page.evaluate(
         """async (text) => {
