@@ -19,7 +19,7 @@ from engine.models.loader import open_folder
 from engine.models.low_bit import decoder_weights, load_tiles
 from engine.models.source import resolve
 from engine.runner import BlockTableRows, FlatBatch, context_length, draw
-from engine.sampler import SamplingRows
+from engine.sampler import Drawn, SamplingRows
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 from kernels.cpu.build import BuildError, load
@@ -77,7 +77,7 @@ class CpuRunner:
         # The portable loops are there for tests and for what torch cannot run; torch's own products are faster.
         return "this CPU has no AVX2" if isa == b"portable" else None
 
-    def run(self, batch: Batch) -> dict[Sequence, int | None]:
+    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
         for sequence in batch:
             if sequence.num_synced == 0:  # it has come into its row since the last step
                 self._settings.set(sequence.row, sequence.params, sequence.index)

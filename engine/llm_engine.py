@@ -32,7 +32,8 @@ from engine.protocol import ChatMessage
 from engine.regions import Region
 from engine.runner import ModelRunner
 from engine.runners import load_runner
-from engine.sampling_params import SamplingParams
+from engine.sampler import Drawn
+from engine.sampling_params import SamplingParams, TokenLogprobs
 from engine.scheduler import Batch, Scheduler
 from engine.sequence import Sequence, SequenceState
 
@@ -62,8 +63,8 @@ class StepOutput(msgspec.Struct, kw_only=True, gc=False):
     """What one step did to one choice of one request.
 
     started: (prompt tokens, of them found in the cache), once, in the first output. text: what can be shown now; empty
-    while it is held back. finish_reason: stop, length, abort, or error (then `error` says why). The last three fields
-    are totals so far.
+    while it is held back. logprobs, one per new token, and prompt_logprobs of a chunk's prompt tokens: when asked for.
+    finish_reason: stop, length, abort, or error (then `error` says why). The last three fields are totals so far.
     """
 
     request_id: str
@@ -71,6 +72,8 @@ class StepOutput(msgspec.Struct, kw_only=True, gc=False):
     started: tuple[int, int] | None = None
     new_token_ids: list[int] = []
     text: str = ""
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
     finish_reason: str | None = None
     error: str | None = None
     prompt_tokens: int = 0
@@ -207,22 +210,23 @@ class LLMEngine:
         except Exception as error:
             raise StepError(self._release_running(), error) from error
         self.steps += bool(batch)
-        drew = [s for s, token in drawn.items() if token is not None and s.state is SequenceState.RUNNING]
+        drew = [s for s, draw in drawn.items() if s.state is SequenceState.RUNNING and not draw.bad]
         self._totals["output_tokens"] += self.scheduler.charge_output(drew)
         outputs = []
         for sequence, computed in batch.items():
             if sequence.state is not SequenceState.RUNNING:
                 continue  # aborted while the step was computed
-            token = drawn.get(sequence)
-            if token is None and sequence in drawn:
+            draw = drawn.get(sequence)
+            if draw is None:
+                self.scheduler.computed(sequence, computed)
+                if not sequence.started:
+                    outputs.append(self._output(sequence))
+            elif draw.bad:
                 self.cache.forget(sequence, self.scheduler.running)
                 outputs.append(self._finish(sequence, "error", error="the model's output was not a number"))
-                continue
-            self.scheduler.computed(sequence, computed)
-            if token is not None:
-                outputs.append(self._advance(sequence, token))
-            elif not sequence.started:
-                outputs.append(self._output(sequence))
+            else:
+                self.scheduler.computed(sequence, computed)
+                outputs.append(self._advance(sequence, draw))
         ended, self._ended = self._ended, []
         return ended + outputs
 
@@ -287,22 +291,31 @@ class LLMEngine:
         if ends != sorted(ends) or (ends and ends[-1] < tokens):
             raise RequestRefused("invalid_regions", f"The salt regions end at {ends}, not in order or too early.")
 
-    def _advance(self, sequence: Sequence, token: int) -> StepOutput:
-        """Append a drawn token; end the sequence if that decides it. Whatever goes wrong here ends only this one."""
+    def _advance(self, sequence: Sequence, drawn: Drawn) -> StepOutput:
+        """Append what was drawn, token by token; end the sequence at the one that decides it, without those behind it.
+
+        Whatever goes wrong here ends only this one.
+        """
+        tokens = drawn.tokens
         try:
-            sequence.token_ids.append(token)
-            text, reason = "", None
-            if token in sequence.stop_ids:
-                reason = "stop"
-            elif sequence.detokenizer is not None:
-                text, stopped = sequence.detokenizer.push(token)
-                if stopped:
-                    return self._finish(sequence, "stop", [token], text, flush=False)
-            if reason is None and len(sequence.token_ids) >= sequence.max_total:
-                reason = "length"
-            if reason is not None:
-                return self._finish(sequence, reason, [token], text)
-            return self._output(sequence, [token], text)
+            text, reason, flush = "", None, True
+            for said, token in enumerate(tokens):
+                if said:  # the one before was an accepted draft token: its K and V are there
+                    self.scheduler.computed(sequence, 1)
+                    self._totals["output_tokens"] += self.scheduler.charge_output([sequence])
+                sequence.token_ids.append(token)
+                if token in sequence.stop_ids:
+                    reason = "stop"
+                elif sequence.detokenizer is not None:
+                    more, stopped = sequence.detokenizer.push(token)
+                    text += more
+                    if stopped:
+                        reason, flush = "stop", False
+                if reason is None and len(sequence.token_ids) >= sequence.max_total:
+                    reason = "length"
+                if reason is not None:
+                    return self._finish(sequence, reason, drawn, text, said=said + 1, flush=flush)
+            return self._output(sequence, drawn, text)
         except Exception as error:
             return self._finish(sequence, "error", error=f"{type(error).__name__}: {error}", flush=False)
 
@@ -310,32 +323,44 @@ class LLMEngine:
         self,
         sequence: Sequence,
         reason: str,
-        tokens: list[int] | None = None,
+        drawn: Drawn | None = None,
         text: str = "",
         *,
+        said: int = 0,
         error: str | None = None,
         flush: bool = True,
     ) -> StepOutput:
-        """The one way in which a request ends: everything it held is free, and this is its last output."""
+        """The one way in which a request ends: everything it held is free, and this is its last output.
+
+        Of what was `drawn` the first `said` tokens belong to the answer.
+        """
+        if drawn is not None and said < len(drawn.tokens):
+            del drawn.tokens[said:]
+            if drawn.logprobs is not None:
+                del drawn.logprobs[said:]
         if flush and sequence.detokenizer is not None:
             text += sequence.detokenizer.finish()
-        output = self._output(sequence, tokens, text)
+        output = self._output(sequence, drawn, text)
         output.finish_reason = sequence.finish_reason = reason
         output.error = error
         self.scheduler.release(sequence)
         del self._live[sequence.request_id]
         return output
 
-    def _output(self, sequence: Sequence, tokens: list[int] | None = None, text: str = "") -> StepOutput:
+    def _output(self, sequence: Sequence, drawn: Drawn | None = None, text: str = "") -> StepOutput:
         output = StepOutput(
             request_id=sequence.request_id,
             index=sequence.index,
-            new_token_ids=tokens or [],
+            new_token_ids=[] if drawn is None else drawn.tokens,
             text=text,
             prompt_tokens=sequence.prompt_len,
             cached_tokens=sequence.num_cached,
             completion_tokens=sequence.num_output,
         )
+        if drawn is not None and drawn.logprobs is not None:
+            output.logprobs = drawn.logprobs
+        if drawn is not None and drawn.prompt_logprobs is not None:
+            output.prompt_logprobs = drawn.prompt_logprobs
         if not sequence.started and sequence.state is SequenceState.RUNNING:
             sequence.started = True
             output.started = (sequence.prompt_len, sequence.num_cached)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from engine.config import EngineConfig, EngineConfigError, free_host_memory
 from engine.models import LoadedModel, load
-from engine.sampler import SamplingRows, forbid, sample
+from engine.sampler import Drawn, SamplingRows, forbid, sample
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 from kernels.api import AttentionMetadata, KVCache
@@ -31,11 +31,8 @@ class ModelRunner(Protocol):
     revision: str
     eos_token_ids: frozenset[int]
 
-    def run(self, batch: Batch) -> dict[Sequence, int | None]:
-        """Compute the batch. Gives the next token of every sequence that has no token left to compute behind it.
-
-        None in place of a token: the model's output for that sequence was unusable.
-        """
+    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
+        """Compute the batch. Gives the next tokens of every sequence that has no token left to compute behind it."""
         ...
 
 
@@ -151,7 +148,7 @@ class Runner:
         return cls(load(config.model, config.dtype, device), config)
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> dict[Sequence, int | None]:
+    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
         for sequence in batch:
             if sequence.num_synced == 0:  # it has come into its row since the last step
                 self._settings.set(sequence.row, sequence.params, sequence.index)
@@ -179,8 +176,8 @@ class Runner:
         return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
 
 
-def draw(logits: torch.Tensor, sequences: list[Sequence], settings: SamplingRows) -> dict[Sequence, int | None]:
-    """The next token of each sequence from its row of logits, float32 [R, V]; None where the row is unusable."""
+def draw(logits: torch.Tensor, sequences: list[Sequence], settings: SamplingRows) -> dict[Sequence, Drawn]:
+    """The next token of each sequence from its row of logits, float32 [R, V]."""
     size = len(sequences)
     for row, sequence in enumerate(sequences):
         if sequence.num_output < sequence.params.min_tokens:
@@ -188,7 +185,10 @@ def draw(logits: torch.Tensor, sequences: list[Sequence], settings: SamplingRows
     rows = np.fromiter((sequence.row for sequence in sequences), np.int64, size)
     positions = np.fromiter((len(sequence.token_ids) for sequence in sequences), np.int64, size)
     tokens, bad = sample(logits, settings, rows, positions)
-    return {s: None if unusable else token for s, token, unusable in zip(sequences, tokens, bad, strict=True)}
+    drawn = {s: Drawn([token]) for s, token in zip(sequences, tokens, strict=True)}
+    for row in bad:
+        drawn[sequences[row]] = Drawn([], bad=True)
+    return drawn
 
 
 def context_length(config: EngineConfig, max_position: int) -> int:

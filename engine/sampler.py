@@ -15,17 +15,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import SamplingParams, TokenLogprobs
 
 LEAST_TEMPERATURE = 1e-5
 """Below this a draw is greedy for any logits that differ in float32; dividing by less could overflow."""
 SPAN = 256
 """The draw sums the distribution in spans of this many tokens, picks a span, and then a token in it."""
+
+
+class Drawn(msgspec.Struct, gc=False):
+    """What a step drew for one sequence.
+
+    tokens: the draft tokens that were accepted and the one drawn behind them; without a draft exactly one. logprobs:
+    one per token, when asked for. prompt_logprobs: of the prompt tokens of this step's chunk, when asked for; the first
+    token of a prompt has none. bad: the logits were unusable; then there are no tokens.
+    """
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    bad: bool = False
 
 
 class SamplingRows:
@@ -51,12 +66,12 @@ class SamplingRows:
 
 def sample(
     logits: Tensor, settings: SamplingRows, rows: NDArray[np.int64], positions: NDArray[np.int64]
-) -> tuple[list[int], list[bool]]:
+) -> tuple[list[int], list[int]]:
     """One token per row.
 
     logits float32 [R, V], changed in place where needed; rows int64 [R]: where each one's settings are; positions
-    int64 [R]: the position in its sequence that the drawn token will have. Returns R token ids, and R flags that are
-    True where the logits were unusable (the id means nothing there).
+    int64 [R]: the position in its sequence that the drawn token will have. Returns R token ids, and the rows among 0 ..
+    R - 1 whose logits were unusable (the id means nothing there).
     """
     peak, tokens = logits.max(dim=-1)
     bad = ~torch.isfinite(peak)
@@ -70,7 +85,7 @@ def sample(
         scaled = _scaled(part, top, temperature[drawn])
         weights = _filtered(scaled, settings.min_p[some], settings.top_k[some], settings.top_p[some])
         tokens[picked] = _draw(weights, torch.from_numpy(uniform).to(logits.device))
-    return tokens.tolist(), bad.tolist()
+    return tokens.tolist(), bad.nonzero()[:, 0].tolist()
 
 
 def uniforms(seed: NDArray[np.int64], index: NDArray[np.int64], position: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -1,8 +1,17 @@
-"""How the tokens of one request are drawn. Shared by the wire and the engine; loads no torch."""
+"""How the tokens of one request are drawn, and what can be told of a draw. Shared by the wire and the engine; loads no
+torch."""
 
 from __future__ import annotations
 
 import msgspec
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, gc=False):
+    """A token's natural logarithm of its probability, and the likeliest tokens of its place with theirs, best first."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]] = []
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

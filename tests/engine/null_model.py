@@ -14,6 +14,7 @@ import numpy as np
 from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
 from engine.runner import BlockTableRows
+from engine.sampler import Drawn
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 
@@ -37,10 +38,10 @@ class NullRunner:
         self._tokens = np.full(config.num_blocks * config.block_size, -1)
         self._positions = np.full(config.num_blocks * config.block_size, -1)
 
-    def run(self, batch: Batch) -> dict[Sequence, int | None]:
+    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
         flat = self._tables.flatten(batch)
         if not self._check:
-            return {s: (s.token_ids[-1] * 31 + len(s.token_ids)) % (VOCAB - 1) + 1 for s in flat.drawing}
+            return {s: Drawn([(s.token_ids[-1] * 31 + len(s.token_ids)) % (VOCAB - 1) + 1]) for s in flat.drawing}
         self.batches.append({sequence.request_id: count for sequence, count in batch.items()})
         assert len(set(flat.slot_mapping.tolist())) == len(flat.slot_mapping), "two tokens were given one slot"
         self._tokens[flat.slot_mapping] = flat.input_ids
@@ -52,7 +53,10 @@ class NullRunner:
             slots = (blocks[:, None] * size + np.arange(size)).reshape(-1)[:length]
             assert self._tokens[slots].tolist() == sequence.token_ids[:length], f"{sequence} reads foreign tokens"
             assert self._positions[slots].tolist() == list(range(length)), f"{sequence} reads shifted tokens"
-        return {s: None if s.request_id in self.broken else predict(s.token_ids) for s in flat.drawing}
+        return {
+            s: Drawn([], bad=True) if s.request_id in self.broken else Drawn([predict(s.token_ids)])
+            for s in flat.drawing
+        }
 
 
 def predict(token_ids: list[int]) -> int:
