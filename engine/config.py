@@ -50,16 +50,27 @@ class EngineConfig:
     prefix_caching: bool = True
     patience: int = 64
     """Sequences that may pass a head which does not fit (two full houses); then nobody is admitted until it does."""
+    spare_tokens: int = 256
+    """Of a conversation's cached tokens so many last ones are given up before any other conversation's earlier ones:
+    its next turn would compute them anew in a step, and still answer in time (T-LRU, arXiv 2510.15152)."""
+    max_seqs_per_tenant: int | None = None
+    """Sequences of one tenant that run at once. None: as many as run at all."""
+    max_kv_share: float = 1.0
+    """The share of the pool that one tenant's running sequences may use; one that needs more is refused."""
     hash_bits: int = 64
     """For tests only: shorter hashes collide, and results must stay right."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "token_budget", "patience", "hash_bits"):
             self._at_least_one(name, getattr(self, name))
-        for name in ("threads", "num_blocks", "kv_memory_bytes", "max_model_len"):
+        for name in ("threads", "num_blocks", "kv_memory_bytes", "max_model_len", "max_seqs_per_tenant"):
             value = getattr(self, name)
             if value is not None:
                 self._at_least_one(name, value)
+        if self.spare_tokens < 0:
+            raise EngineConfigError(f"spare_tokens must be 0 or more, not {self.spare_tokens}.")
+        if not 0.0 < self.max_kv_share <= 1.0:
+            raise EngineConfigError(f"max_kv_share must be above 0 and at most 1, not {self.max_kv_share}.")
         if self.token_budget < self.max_num_seqs:
             raise EngineConfigError(
                 f"token_budget {self.token_budget} is below max_num_seqs {self.max_num_seqs}: every running sequence "

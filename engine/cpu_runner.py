@@ -8,6 +8,7 @@ token does not depend on what else is in the batch, nor on chunking, nor on grou
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 import torch
@@ -101,6 +102,10 @@ class CpuRunner:
         if not flat.drawing:
             return {}
         return draw(torch.from_numpy(logits), flat.drawing, self._settings)
+
+    def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
+        for source, destination in pairs:
+            self._decoder.cache[:, destination] = self._decoder.cache[:, source]
 
     def close(self) -> None:
         self._decoder.close()

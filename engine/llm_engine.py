@@ -8,14 +8,15 @@ Owns the live requests and puts the parts together: scheduler, runner, detokeniz
 - a fault in one request ends that request; a fault in the step ends everything that runs, and nothing that waits;
 - after every call, `check_integrity` holds.
 
-Everything happens in the calls of one thread: there is no lock, no task and no clock. It knows neither the network nor
-what a tenant is beyond a name.
+Everything happens in the calls of one thread: there is no lock and no task. It knows neither the network nor what a
+tenant is beyond a name.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import count
@@ -93,13 +94,19 @@ class Completion:
 class LLMEngine:
     """Loads the model and tokenizer of `config`, unless a runner (and perhaps a tokenizer) is given.
 
-    Raises ModelError or EngineConfigError, one line each, when it cannot start.
+    `clock` gives seconds. Raises ModelError or EngineConfigError, one line each, when it cannot start.
     """
 
     def __init__(
-        self, config: EngineConfig, *, runner: ModelRunner | None = None, tokenizer: Tokenizer | None = None
+        self,
+        config: EngineConfig,
+        *,
+        runner: ModelRunner | None = None,
+        tokenizer: Tokenizer | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
+        self._clock = clock
         if runner is None:
             from engine.tokenizer import Tokenizer
 
@@ -112,6 +119,7 @@ class LLMEngine:
         self.block_size = config.block_size
         self.num_blocks = runner.num_blocks
         self.max_model_len = runner.max_model_len
+        self.max_blocks_per_tenant = max(1, int(self.num_blocks * config.max_kv_share))
         self.pool = BlockPool(self.num_blocks)
         self.cache = PrefixCache(
             self.pool,
@@ -127,8 +135,12 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             token_budget=config.token_budget,
             patience=config.patience,
+            spare_tokens=config.spare_tokens,
+            max_seqs_per_tenant=config.max_seqs_per_tenant,
+            max_blocks_per_tenant=self.max_blocks_per_tenant,
         )
-        self._live: dict[str, Sequence] = {}
+        self._live: dict[str, list[Sequence]] = {}  # the choices that have not ended
+        self._warming: dict[str, Sequence] = {}
         self._ended: list[StepOutput] = []  # ended between two steps; the next one tells
         self._arrivals = count()
         self.steps = 0
@@ -144,8 +156,8 @@ class LLMEngine:
 
     @property
     def context(self) -> int:
-        """The longest prompt and answer together, in tokens: the model's context, or the pool if that is smaller."""
-        return min(self.max_model_len, self.num_blocks * self.block_size)
+        """The longest prompt and answer together, in tokens: the model's, or what the pool gives a tenant if less."""
+        return min(self.max_model_len, self.max_blocks_per_tenant * self.block_size)
 
     def add_request(
         self,
@@ -166,30 +178,36 @@ class LLMEngine:
         self._refuse_unless_runnable(request_id, prompt_token_ids, regions)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         # The last token of an answer needs no slot: nothing is computed from it.
-        longest = min(self.max_model_len, self.num_blocks * self.block_size + 1)
-        sequence = Sequence(
-            request_id,
-            prompt_token_ids,
-            params,
-            tenant=tenant,
-            regions=regions,
-            arrival=next(self._arrivals),
-            max_total=longest if params.max_tokens is None else min(longest, tokens + params.max_tokens),
-            stop_ids=stop_ids,
-            detokenizer=None
-            if self._vocabulary is None
-            else Detokenizer(self._vocabulary, params.stop, params.min_tokens),
-        )
-        self.scheduler.add(sequence, weight)
-        self._live[request_id] = sequence
+        longest = min(self.max_model_len, self.max_blocks_per_tenant * self.block_size + 1)
+        choices = [
+            Sequence(
+                request_id,
+                prompt_token_ids,
+                params,
+                index=index,
+                tenant=tenant,
+                regions=regions,
+                arrival=next(self._arrivals),
+                max_total=longest if params.max_tokens is None else min(longest, tokens + params.max_tokens),
+                stop_ids=stop_ids,
+                detokenizer=None
+                if self._vocabulary is None
+                else Detokenizer(self._vocabulary, params.stop, params.min_tokens),
+            )
+            for index in range(params.n)
+        ]
+        # The first choice computes the prompt; the others wait for it, and copy the end of it.
+        for sequence in choices:
+            self.scheduler.add(sequence, weight)
+        self._live[request_id] = choices
 
     def abort(self, request_id: str) -> bool:
-        """End a request now. True if it was live: then its last output ("abort") comes with the next step."""
-        sequence = self._live.get(request_id)
-        if sequence is None:
+        """End a request now. True if it was live: then the last output of every choice comes with the next step."""
+        choices = self._live.get(request_id)
+        if choices is None:
             return False
         self._totals["aborted"] += 1
-        self._ended.append(self._finish(sequence, "abort"))
+        self._ended += [self._finish(sequence, "abort") for sequence in list(choices)]
         return True
 
     def has_work(self) -> bool:
@@ -203,21 +221,34 @@ class LLMEngine:
 
         Raises StepError when the step failed as a whole; the engine can go on with what waits.
         """
+        self.pool.now = self._clock()
         batch: Batch = {}
         try:
             batch = self.scheduler.schedule()
+            if self.scheduler.copies:
+                self.runner.copy_blocks(self.scheduler.copies)
             drawn = self.runner.run(batch) if batch else {}
         except Exception as error:
+            # Perhaps not all was copied, and what was preempted or shared meanwhile may already be findable.
+            self.cache.distrust([copy for _, copy in self.scheduler.copies], self.scheduler.running)
+            self.scheduler.copies.clear()
             raise StepError(self._release_running(), error) from error
+        self.scheduler.copies.clear()
         self.steps += bool(batch)
-        drew = [s for s, draw in drawn.items() if s.state is SequenceState.RUNNING and not draw.bad]
+        drew = [
+            s
+            for s, draw in drawn.items()
+            if s.state is SequenceState.RUNNING and not draw.bad and s.prompt_name is None
+        ]
         self._totals["output_tokens"] += self.scheduler.charge_output(drew)
         outputs = []
         for sequence, computed in batch.items():
             if sequence.state is not SequenceState.RUNNING:
                 continue  # aborted while the step was computed
             draw = drawn.get(sequence)
-            if draw is None:
+            if sequence.prompt_name is not None:
+                self._warm(sequence, computed, draw)
+            elif draw is None:
                 self.scheduler.computed(sequence, computed)
                 if not sequence.started:
                     outputs.append(self._output(sequence))
@@ -233,13 +264,15 @@ class LLMEngine:
     def generate(
         self, prompts: Iterable[str | list[int] | list[ChatMessage]], params: SamplingParams | None = None
     ) -> list[Completion]:
-        """Answer all prompts, in their order. A text is completed as it stands; messages go through the chat template.
+        """Answer all prompts, in their order, each `params.n` times.
 
-        For use without a server: the engine must have no other work.
+        A text is completed as it stands; messages go through the chat template. For use without a server: the engine
+        must have no other work.
         """
         if self.has_work():
             raise RuntimeError("generate needs the engine for itself, and other requests are live")
-        answers: dict[str, Completion] = {}
+        params = params or SamplingParams()
+        answers: dict[tuple[str, int], Completion] = {}
         queue: list[tuple[str, list[int], SequenceOf[Region]]] = []
         for number, prompt in enumerate(prompts):
             request_id = f"generate-{number}"
@@ -251,21 +284,22 @@ class LLMEngine:
             else:
                 prompt_ids = [token for token in prompt if isinstance(token, int)]
             queue.append((request_id, prompt_ids, regions))
-            answers[request_id] = Completion(
-                text="", token_ids=[], finish_reason="", prompt_tokens=len(prompt_ids), cached_tokens=0
-            )
+            for index in range(params.n):
+                answers[request_id, index] = Completion(
+                    text="", token_ids=[], finish_reason="", prompt_tokens=len(prompt_ids), cached_tokens=0
+                )
         try:
             for request_id, prompt_ids, regions in queue:
-                self.add_request(request_id, prompt_ids, params or SamplingParams(), regions=regions)
+                self.add_request(request_id, prompt_ids, params, regions=regions)
             while self.has_work():
                 for output in self.step():
-                    answer = answers[output.request_id]
+                    answer = answers[output.request_id, output.index]
                     answer.text += output.text
                     answer.token_ids += output.new_token_ids
                     answer.cached_tokens = output.cached_tokens
                     answer.finish_reason = output.finish_reason or answer.finish_reason
         finally:
-            for request_id in answers:  # after a refusal or a fault nothing of this call stays behind
+            for request_id, _, _ in queue:  # after a refusal or a fault nothing of this call stays behind
                 self.abort(request_id)
             self._ended.clear()
         return list(answers.values())
@@ -277,7 +311,7 @@ class LLMEngine:
         if not tokens:
             raise RequestRefused("empty_prompt", "The prompt has no tokens; send at least one.", "messages")
         # An answer has at least one token, which needs a position but no slot.
-        longest = min(self.max_model_len - 1, self.num_blocks * self.block_size)
+        longest = min(self.max_model_len - 1, self.max_blocks_per_tenant * self.block_size)
         if tokens > longest:
             raise RequestRefused(
                 "context_length_exceeded",
@@ -330,7 +364,7 @@ class LLMEngine:
         error: str | None = None,
         flush: bool = True,
     ) -> StepOutput:
-        """The one way in which a request ends: everything it held is free, and this is its last output.
+        """The one way in which a choice ends: everything it held is free, and this is its last output.
 
         Of what was `drawn` the first `said` tokens belong to the answer.
         """
@@ -343,8 +377,11 @@ class LLMEngine:
         output = self._output(sequence, drawn, text)
         output.finish_reason = sequence.finish_reason = reason
         output.error = error
-        self.scheduler.release(sequence)
-        del self._live[sequence.request_id]
+        self.scheduler.release(sequence, trusted=reason != "error")
+        choices = self._live[sequence.request_id]
+        choices.remove(sequence)
+        if not choices:
+            del self._live[sequence.request_id]
         return output
 
     def _output(self, sequence: Sequence, drawn: Drawn | None = None, text: str = "") -> StepOutput:
@@ -363,30 +400,86 @@ class LLMEngine:
             output.prompt_logprobs = drawn.prompt_logprobs
         if not sequence.started and sequence.state is SequenceState.RUNNING:
             sequence.started = True
+            if sequence.index:
+                return output  # the prompt has been told and counted with the first choice
             output.started = (sequence.prompt_len, sequence.num_cached)
             self._totals["prompt_tokens"] += sequence.prompt_len
             self._totals["cached_tokens"] += sequence.num_cached
         return output
 
     def _release_running(self) -> list[str]:
-        failed = list(self.scheduler.running)
-        for sequence in failed:
-            self._finish(sequence, "error", flush=False)
-        return [sequence.request_id for sequence in failed]
+        """End all requests that have a running choice; their ids."""
+        failed = dict.fromkeys(s.request_id for s in self.scheduler.running if s.prompt_name is None)
+        for request_id in failed:
+            for sequence in list(self._live[request_id]):
+                self._finish(sequence, "error", flush=False)
+        for sequence in list(self.scheduler.running):
+            self._end_warming(sequence, trusted=False)
+        return list(failed)
 
     # --- prompts that stay ----------------------------------------------------------------------------------------
 
-    def pin_prompt(self, name: str, prompt_token_ids: SequenceOf[int], regions: SequenceOf[Region]) -> int:
+    def warm_prompt(
+        self,
+        name: str,
+        prompt_token_ids: SequenceOf[int],
+        regions: SequenceOf[Region],
+        *,
+        tenant: str = "",
+        weight: float = 1.0,
+    ) -> None:
+        """Compute a published prompt before anybody asks, and pin it as `pin_prompt` does; the tenant pays for it.
+
+        Takes its turn among the tenant's requests. Raises RequestRefused when it can never fit.
+        """
+        upto = regions[-2].end if len(regions) > 1 else 0
+        self.release_prompt(name)
+        if not upto:
+            return
+        self._refuse_unless_runnable("", prompt_token_ids[:upto], ())
+        sequence = Sequence(
+            "", prompt_token_ids[:upto], SamplingParams(), tenant=tenant, regions=regions, arrival=next(self._arrivals)
+        )
+        sequence.prompt_name = name
+        self._warming[name] = sequence
+        self.scheduler.add(sequence, weight)
+
+    def pin_prompt(
+        self, name: str, prompt_token_ids: SequenceOf[int], regions: SequenceOf[Region], *, tenant: str = ""
+    ) -> int:
         """Keep what is cached of a published prompt: all regions of a request's prompt but the last, its private one.
 
-        Replaces what `name` had pinned. Returns the number of tokens pinned now.
+        Replaces what `name` had pinned. Returns the number of tokens pinned now. What is evicted all the same, because
+        others needed the room, is pinned again once the tenant has had it computed again.
         """
         if len(regions) < 2:
             return 0
-        return self.cache.pin(name, Sequence("", prompt_token_ids, SamplingParams(), regions=regions), regions[-2].end)
+        sequence = Sequence("", prompt_token_ids, SamplingParams(), tenant=tenant, regions=regions)
+        return self.cache.pin(name, sequence, regions[-2].end)
 
-    def unpin_prompt(self, name: str) -> None:
+    def release_prompt(self, name: str) -> None:
+        """The prompt is published no longer: take off its pins, and stop computing it. An unknown name is fine."""
+        if name in self._warming:
+            self._end_warming(self._warming[name])
         self.cache.unpin(name)
+
+    def _warm(self, sequence: Sequence, computed: int, drawn: Drawn | None) -> None:
+        """A published prompt has come so far; at its end it is pinned and what was drawn behind it is dropped."""
+        name = sequence.prompt_name
+        assert name is not None
+        if drawn is not None and drawn.bad:
+            self.cache.forget(sequence, self.scheduler.running)
+            self._end_warming(sequence, trusted=False)
+            return
+        self.scheduler.computed(sequence, computed)
+        if drawn is not None:
+            self._end_warming(sequence)
+            self.cache.pin(name, sequence, sequence.prompt_len)
+
+    def _end_warming(self, sequence: Sequence, *, trusted: bool = True) -> None:
+        assert sequence.prompt_name is not None
+        del self._warming[sequence.prompt_name]
+        self.scheduler.release(sequence, trusted=trusted)
 
     # --- looking in -----------------------------------------------------------------------------------------------
 
@@ -400,7 +493,15 @@ class LLMEngine:
             "aborted": self._totals["aborted"],
             "preemptions": self.scheduler.preemptions,
             "evictions": self.pool.evictions,
+            "block_lifetime_s": self.pool.lifetime_s,
+            "wasted_slots": self._wasted_slots(),
         }
+
+    def _wasted_slots(self) -> int:
+        """Slots of running sequences behind their last token: what the block size costs now."""
+        return sum(
+            len(sequence.block_table) * self.block_size - sequence.num_tokens for sequence in self.scheduler.running
+        )
 
     def snapshot(self) -> dict[str, Any]:
         """The block table as lists: the fields of `protocol.Snapshot` except worker and at_ms."""
@@ -416,7 +517,9 @@ class LLMEngine:
             assert refs == held[block], f"block {block} has {refs} references, {held[block]} are accounted for"
         rows = [sequence.row for sequence in running]
         assert len(set(rows)) == len(rows), "two running sequences share a row"
-        for sequence in self._live.values():
+        live = [sequence for choices in self._live.values() for sequence in choices]
+        live += self._warming.values()
+        for sequence in live:
             assert not sequence.finished, f"{sequence} has ended but is live"
             if sequence.state is SequenceState.RUNNING:
                 assert sequence in running, f"{sequence} is not among the running"
@@ -425,4 +528,4 @@ class LLMEngine:
                 assert sequence.num_hashed * self.block_size <= sequence.num_computed, f"{sequence} promises too much"
             else:
                 assert not sequence.block_table, f"{sequence} waits and holds blocks"
-        assert len(self._live) == len(running) + self.scheduler.num_waiting, "a live request is neither run nor queued"
+        assert len(live) == len(running) + self.scheduler.num_waiting, "a live request is neither run nor queued"

@@ -1,13 +1,13 @@
-"""Which blocks hold the KV of which tokens: a salted hash chain over full blocks, verified token by token.
+"""Which blocks hold the KV of which tokens: a salted hash chain, verified token by token, and prompts that stay.
 
-A block's KV depends on all tokens before it, so a block is named by its parent block, its own tokens, and the salt of
-its last token (regions go from public to private, so that is the salt of its most private token). Promises:
+A block's KV depends on all tokens before it, so a block is named by its parent block and by its own content: its
+tokens, each with the salt of its region. Promises:
 
-- a block is found only for the same model revision, parent, salt and tokens: the hash narrows the search, then these
+- a block is found only for the same model revision, parent, salts and tokens: the hash narrows the search, then these
   are compared. The result would be right with a hash of four bits;
-- only blocks whose KV has been computed can be found;
-- the parent of a findable block is findable (the pool evicts tails before heads), so a match is a walk from the root
-  that stops at the first miss;
+- a match counts in tokens. Full blocks are shared; behind them the block with the longest equal beginning, full or
+  part-filled, is a source to copy that beginning from (copy-on-write). It ends where a salt differs;
+- only blocks whose KV has been computed can be found, and the parent of a findable block is findable;
 - there is one findable block for one content: a sequence that computes what is already there goes over to that block.
 
 It knows neither tenants nor time; what is evicted when is the pool's business.
@@ -15,23 +15,51 @@ It knows neither tenants nor time; what is evicted when is the pool's business.
 
 from __future__ import annotations
 
-from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from engine.block_pool import BlockPool
-from engine.sequence import Sequence
+from engine.block_pool import NO_PARENT, BlockPool
+from engine.sequence import Content, Sequence
 
 
 @dataclass(slots=True, eq=False)
 class CachedBlock:
-    """What a findable block holds. `parent` is None for a prompt's first block; `tokens` are packed 32-bit ids."""
+    """What a findable block holds. `parent` is None for a prompt's first block; `children` are in order of content."""
 
     block: int
     parent: CachedBlock | None
-    salt: str
-    tokens: bytes
+    content: Content
+    size: int
     key: int
+    children: list[CachedBlock] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Match:
+    """What is found of a sequence: full blocks from its start, then `source` to copy the next tokens from.
+
+    `tokens`: in all, those to copy among them.
+    """
+
+    entries: list[CachedBlock]
+    source: CachedBlock | None = None
+    tokens: int = 0
+
+    @property
+    def last(self) -> CachedBlock | None:
+        return self.entries[-1] if self.entries else None
+
+
+@dataclass(slots=True)
+class _Pin:
+    """A prompt that stays: its first `upto` tokens, and what of it is pinned now."""
+
+    sequence: Sequence
+    upto: int
+    entries: list[CachedBlock] = field(default_factory=list)
+    lost: bool = False
+    """Some of it was evicted, so it is to be pinned again once it has been computed again."""
 
 
 class PrefixCache:
@@ -49,31 +77,62 @@ class PrefixCache:
         self.enabled = enabled
         self._mask = (1 << hash_bits) - 1
         self._root_key = hash(revision) & self._mask
-        self._by_key: dict[int, list[CachedBlock]] = {}
+        self._roots: list[CachedBlock] = []
+        self._by_key: dict[int, list[CachedBlock]] = {}  # full blocks
         self._by_block: dict[int, CachedBlock] = {}
-        self._pins: dict[str, list[CachedBlock]] = {}
-        pool.on_evict = self._forget
+        self._pins: dict[str, _Pin] = {}
+        pool.on_evict = self._on_evict
 
     def __len__(self) -> int:
         return len(self._by_block)
 
-    def match(self, sequence: Sequence) -> list[CachedBlock]:
-        """The longest run of findable blocks that the sequence starts with, head first; at least one token stays out.
+    # --- looking up -----------------------------------------------------------------------------------------------
 
-        That one token has to be computed to get logits, even when everything is cached. Takes no reference: acquire
-        the blocks before anything else is allocated.
+    def match(self, sequence: Sequence) -> Match:
+        """What is cached of a sequence that computes nothing yet, short of its last token, which must be computed.
+
+        Takes no reference: acquire the blocks before anything else is allocated.
         """
-        found: list[CachedBlock] = []
+        return self._match(sequence, sequence.num_tokens - 1)
+
+    def _match(self, sequence: Sequence, limit: int) -> Match:
+        """What is cached of the first `limit` tokens."""
+        match = Match([])
         if not self.enabled:
-            return found
+            return match
+        size = self.block_size
         parent: CachedBlock | None = None
-        for index in range((sequence.num_tokens - 1) // self.block_size):
-            salt, tokens = self._content(sequence, index)
-            parent = self._find(self._key(parent, salt, tokens), parent, salt, tokens)
-            if parent is None:
+        start = 0
+        while start + size <= limit:
+            content = sequence.content(start, start + size)
+            entry = self._find(self._key(parent, content), parent, content)
+            if entry is None:
                 break
-            found.append(parent)
-        return found
+            match.entries.append(entry)
+            parent = entry
+            start += size
+        match.tokens = start
+        if start < limit:
+            wanted = sequence.content(start, min(start + size, limit))
+            match.source, common = self._nearest(parent, wanted)
+            match.tokens += common
+        return match
+
+    def _nearest(self, parent: CachedBlock | None, wanted: Content) -> tuple[CachedBlock | None, int]:
+        """The child of `parent` with the longest beginning in common with `wanted`, and how many tokens that is.
+
+        In an ordered list it is one of the two neighbours of the place where `wanted` would stand.
+        """
+        siblings = self._roots if parent is None else parent.children
+        at = bisect_left(siblings, wanted, key=_content_of)
+        best, longest = None, 0
+        for entry in siblings[max(at - 1, 0) : at + 1]:
+            common = common_tokens(entry.content, wanted)
+            if common > longest:
+                best, longest = entry, common
+        return best, longest
+
+    # --- what was computed ----------------------------------------------------------------------------------------
 
     def register(self, sequence: Sequence) -> None:
         """Make the full, computed blocks of a running sequence findable.
@@ -83,24 +142,44 @@ class PrefixCache:
         """
         if not self.enabled:
             return
-        table = sequence.block_table
-        for index in range(sequence.num_hashed, sequence.num_computed // self.block_size):
+        table, size = sequence.block_table, self.block_size
+        for index in range(sequence.num_hashed, sequence.num_computed // size):
             parent = sequence.last_cached
-            salt, tokens = self._content(sequence, index)
-            key = self._key(parent, salt, tokens)
-            entry = self._find(key, parent, salt, tokens)
+            content = sequence.content(index * size, (index + 1) * size)
+            key = self._key(parent, content)
+            entry = self._find(key, parent, content)
+            block = table[index]
+            known = self._by_block.get(block)
+            if known is not None and known is not entry:  # its beginning was findable until now
+                self._remove(block)
             if entry is None:
-                entry = CachedBlock(table[index], parent, salt, tokens, key)
-                self._by_key.setdefault(key, []).append(entry)
-                self._by_block[entry.block] = entry
-                self.pool.keep(entry.block)
-            else:
+                entry = self._insert(CachedBlock(block, parent, content, size, key))
+            elif known is not entry:
                 self.pool.acquire([entry.block])
-                self.pool.release([table[index]])
+                self.pool.release([block])
                 table[index] = entry.block
                 sequence.num_synced = min(sequence.num_synced, index)
             sequence.last_cached = entry
             sequence.num_hashed = index + 1
+
+    def register_tail(self, sequence: Sequence) -> None:
+        """Make the computed beginning of a running sequence's part-filled block findable, to copy from."""
+        start = sequence.num_hashed * self.block_size
+        size = sequence.num_computed - start
+        if not self.enabled or not 0 < size < self.block_size:
+            return
+        parent = sequence.last_cached
+        block = sequence.block_table[sequence.num_hashed]
+        known = self._by_block.get(block)
+        if known is not None and known.size == size:
+            return
+        content = sequence.content(start, sequence.num_computed)
+        entry, common = self._nearest(parent, content)
+        if common == size and entry is not known:
+            return  # another block holds as much
+        if known is not None:
+            self._remove(block)
+        self._insert(CachedBlock(block, parent, content, size, 0))
 
     def forget(self, sequence: Sequence, running: Iterable[Sequence]) -> None:
         """Make the blocks of a sequence, and all that builds on them, unfindable: something in them may be wrong.
@@ -112,64 +191,174 @@ class PrefixCache:
         while entry is not None:
             distrusted.add(entry)
             entry = entry.parent
-        for entry in self._by_block.values():  # in the order of registration: parents come before their children
-            if entry.parent in distrusted:
-                distrusted.add(entry)
+        own_tail = sequence.block_table[sequence.num_hashed : sequence.num_hashed + 1]
+        self.distrust([*(entry.block for entry in distrusted), *own_tail], running)
+
+    def distrust(self, blocks: Iterable[int], running: Iterable[Sequence]) -> None:
+        """Make blocks and all that builds on them unfindable; those that are not findable anyway are fine."""
+        reached = [entry for block in blocks if (entry := self._by_block.get(block)) is not None]
+        distrusted = dict.fromkeys(reached)
+        for entry in reached:  # grows
+            fresh = [child for child in entry.children if child not in distrusted]
+            distrusted.update(dict.fromkeys(fresh))
+            reached += fresh
         for other in running:
             while other.last_cached in distrusted:
                 other.last_cached = other.last_cached.parent
                 other.num_hashed -= 1
-        for entry in distrusted:
-            self._forget(entry.block)
-            self.pool.drop(entry.block)
+        for entry in sorted(distrusted, key=_depth, reverse=True):
+            self._remove(entry.block)
+
+    # --- prompts that stay ----------------------------------------------------------------------------------------
 
     def pin(self, name: str, sequence: Sequence, upto: int) -> int:
-        """Pin the findable blocks of the sequence's first `upto` tokens under `name`, instead of what that name had.
+        """Pin what is cached of the sequence's first `upto` tokens under `name`, instead of what that name had.
 
-        Returns how many tokens are pinned: fewer than asked for where blocks are missing or half of the pool is pinned.
+        Returns how many tokens are pinned. Half of the pool can be pinned; when that is full, a name gets room from
+        the one that has most, until both have the same.
         """
         self.unpin(name)
-        entries = self.match(sequence)[: upto // self.block_size]
-        pinned = entries[: self.pool.pin([entry.block for entry in entries])]
-        if pinned:
-            self._pins[name] = pinned
-        return len(pinned) * self.block_size
+        pin = _Pin(sequence, upto)
+        tokens = self._pin(pin)
+        if pin.entries:
+            self._pins[name] = pin
+        return tokens
 
     def unpin(self, name: str) -> None:
         """Take off the pins of `name`. An unknown name is fine."""
-        entries = self._pins.pop(name, [])
+        pin = self._pins.pop(name, None)
+        if pin is not None:
+            self._unpin(pin.entries)
+
+    def restore_pins(self, tenant: str) -> None:
+        """Pin again what was evicted of a tenant's prompts, where it has been computed again."""
+        for pin in self._pins.values():
+            if pin.lost and pin.sequence.tenant == tenant:
+                self._unpin(pin.entries)
+                pin.entries = []
+                pin.lost = self._pin(pin) < pin.upto
+
+    def _pin(self, pin: _Pin) -> int:
+        match = self._match(pin.sequence, pin.upto)
+        tokens = 0
+        whole = match.source is not None and match.tokens == pin.upto
+        for entry in [*match.entries, *([match.source] if match.source is not None and whole else [])]:
+            while not self.pool.pin([entry.block]):
+                if not self._yield_a_pin(len(pin.entries)):
+                    return tokens
+            pin.entries.append(entry)
+            tokens = min(tokens + self.block_size, pin.upto)
+        return tokens
+
+    def _yield_a_pin(self, mine: int) -> bool:
+        """Take one pin from the prompt that has most, unless it has hardly more than `mine`."""
+        richest = max(self._pins.values(), key=lambda pin: len(pin.entries), default=None)
+        if richest is None or len(richest.entries) <= mine + 1:
+            return False
+        self._unpin([richest.entries.pop()])
+        return True
+
+    def _unpin(self, entries: list[CachedBlock]) -> None:
         # A pinned block may have been evicted when nothing else was left, and hold something else by now.
         self.pool.unpin([entry.block for entry in entries if self._by_block.get(entry.block) is entry])
 
-    def check_integrity(self) -> None:
-        """Raise AssertionError where the index contradicts the promises above or the pool."""
-        assert sum(map(len, self._by_key.values())) == len(self._by_block), "an entry is in one index only"
-        for block, entry in self._by_block.items():
-            assert entry.block == block, f"block {block} is indexed as {entry.block}"
-            assert any(other is entry for other in self._by_key.get(entry.key, ())), f"block {block} has no key"
-            assert self.pool.kept[block], f"findable block {block} is free to the pool"
-            parent = entry.parent
-            assert parent is None or self._by_block.get(parent.block) is parent, f"the parent of block {block} is gone"
-        assert sum(self.pool.kept) == len(self._by_block), "the pool keeps a block that cannot be found"
+    # --- the index ------------------------------------------------------------------------------------------------
 
-    def _content(self, sequence: Sequence, index: int) -> tuple[str, bytes]:
-        start = index * self.block_size
-        end = start + self.block_size
-        return sequence.salt_at(end - 1), array("i", sequence.token_ids[start:end]).tobytes()
+    def _key(self, parent: CachedBlock | None, content: Content) -> int:
+        return hash((self._root_key if parent is None else parent.key, content)) & self._mask
 
-    def _key(self, parent: CachedBlock | None, salt: str, tokens: bytes) -> int:
-        return hash((self._root_key if parent is None else parent.key, salt, tokens)) & self._mask
-
-    def _find(self, key: int, parent: CachedBlock | None, salt: str, tokens: bytes) -> CachedBlock | None:
+    def _find(self, key: int, parent: CachedBlock | None, content: Content) -> CachedBlock | None:
         for entry in self._by_key.get(key, ()):
-            if entry.parent is parent and entry.tokens == tokens and entry.salt == salt:
+            if entry.parent is parent and entry.content == content:
                 return entry
         return None
 
-    def _forget(self, block: int) -> None:
+    def _insert(self, entry: CachedBlock) -> CachedBlock:
+        parent = entry.parent
+        self.pool.keep(entry.block, NO_PARENT if parent is None else parent.block, entry.size)
+        self._by_block[entry.block] = entry
+        if entry.size == self.block_size:
+            self._by_key.setdefault(entry.key, []).append(entry)
+        siblings = self._roots if parent is None else parent.children
+        at = bisect_left(siblings, entry.content, key=_content_of)
+        siblings.insert(at, entry)
+        # What it begins with stands before it, and serves no more if nobody writes to it any longer.
+        while at and self._superseded(siblings[at - 1], entry):
+            at -= 1
+            self._remove(siblings[at].block)
+        return entry
+
+    def _superseded(self, old: CachedBlock, new: CachedBlock) -> bool:
+        return (
+            old.size < self.block_size
+            and not self.pool.refs[old.block]
+            and not self.pool.is_pinned(old.block)
+            and common_tokens(old.content, new.content) == old.size
+        )
+
+    def _remove(self, block: int) -> None:
+        self._unlink(block)
+        self.pool.drop(block)
+
+    def _on_evict(self, block: int) -> None:
+        if self.pool.is_pinned(block):
+            entry = self._by_block[block]
+            for pin in self._pins.values():
+                pin.lost = pin.lost or entry in pin.entries
+        self._unlink(block)
+
+    def _unlink(self, block: int) -> None:
         entry = self._by_block.pop(block)
-        entries = self._by_key[entry.key]
-        if len(entries) == 1:
-            del self._by_key[entry.key]
-        else:
+        siblings = self._roots if entry.parent is None else entry.parent.children
+        at = bisect_left(siblings, entry.content, key=_content_of)
+        assert siblings[at] is entry, f"block {block} is not among its parent's children"
+        del siblings[at]
+        if entry.size == self.block_size:
+            entries = self._by_key[entry.key]
             entries.remove(entry)
+            if not entries:
+                del self._by_key[entry.key]
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the index contradicts the promises above or the pool."""
+        full = sum(entry.size == self.block_size for entry in self._by_block.values())
+        assert sum(map(len, self._by_key.values())) == full, "a full block is in one index only"
+        children = len(self._roots) + sum(len(entry.children) for entry in self._by_block.values())
+        assert children == len(self._by_block), "a block is nobody's child, or two's"
+        for block, entry in self._by_block.items():
+            assert entry.block == block, f"block {block} is indexed as {entry.block}"
+            assert self.pool.kept[block], f"findable block {block} is free to the pool"
+            assert self.pool.filled[block] == entry.size, f"block {block} holds {entry.size} tokens"
+            parent = entry.parent
+            assert parent is None or self._by_block.get(parent.block) is parent, f"the parent of block {block} is gone"
+            assert parent is None or parent.size == self.block_size, f"block {block} builds on a part-filled one"
+            contents = [child.content for child in entry.children]
+            assert contents == sorted(contents), f"the children of block {block} are out of order"
+        assert self.pool.kept.count(1) == len(self._by_block), "the pool keeps a block that cannot be found"
+
+
+def common_tokens(one: Content, two: Content) -> int:
+    """How many tokens two contents have in common from their start, each with the same salt."""
+    total = 0
+    for (salt, tokens), (other_salt, other_tokens) in zip(one, two, strict=False):
+        if salt != other_salt:
+            break
+        if tokens == other_tokens:
+            total += len(tokens) // 4
+            continue
+        size = min(len(tokens), len(other_tokens))
+        differing = int.from_bytes(tokens[:size], "little") ^ int.from_bytes(other_tokens[:size], "little")
+        same = size if not differing else ((differing & -differing).bit_length() - 1) // 8
+        return total + same // 4
+    return total
+
+
+def _content_of(entry: CachedBlock) -> Content:
+    return entry.content
+
+
+def _depth(entry: CachedBlock) -> int:
+    depth = 0
+    while entry.parent is not None:
+        entry, depth = entry.parent, depth + 1
+    return depth

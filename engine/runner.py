@@ -7,6 +7,7 @@ changes nothing of them except `num_synced`; neither queues, text nor tenants co
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +34,10 @@ class ModelRunner(Protocol):
 
     def run(self, batch: Batch) -> dict[Sequence, Drawn]:
         """Compute the batch. Gives the next tokens of every sequence that has no token left to compute behind it."""
+        ...
+
+    def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
+        """Copy the KV of whole blocks, (source, destination), one after the other in this order."""
         ...
 
 
@@ -170,6 +175,12 @@ class Runner:
             return {}
         logits = self._model.logits(hidden[self._to_device(flat.last_rows)])
         return draw(logits, flat.drawing, self._settings)
+
+    @torch.inference_mode()
+    def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
+        # One by one: a destination may be a later pair's source, or be given out again. There are few.
+        for source, destination in pairs:
+            self._kv.data[:, :, destination] = self._kv.data[:, :, source]
 
     def _to_device(self, array: NDArray[np.int64] | NDArray[np.int32]) -> torch.Tensor:
         tensor = torch.from_numpy(array)

@@ -32,6 +32,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    n: int = 1
 
     @property
     def greedy(self) -> bool:
@@ -40,6 +41,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def __post_init__(self) -> None:
         problems = {
             "max_tokens": self.max_tokens is not None and self.max_tokens < 1,
+            "n": not 1 <= self.n <= 128,
             "min_tokens": self.min_tokens < 0,
             "temperature": not 0.0 <= self.temperature <= 100.0,
             "top_p": not 0.0 <= self.top_p <= 1.0,

@@ -6,6 +6,9 @@ least service: its half-computed prompt, else the head of its queue. Promises:
 
 - a sequence is admitted only when its whole prompt fits, with a block to spare for everyone who runs; the blocks are
   its own from then on. A head that does not fit is skipped, not waited on, until `patience` others have passed it;
+- of several sequences of a tenant that need the same uncached block, one computes it; the others wait that moment;
+- no tenant runs more than `max_seqs_per_tenant` sequences, nor uses more than `max_blocks_per_tenant` blocks with more
+  than one;
 - when blocks run out, the newest sequence of the most over-served tenant is preempted: it gives back everything and
   is recomputed later, first in its queue. The same makes room for a tenant that runs nothing, is not ahead, and finds
   the rows or the pool full: but never the last running sequence of a tenant;
@@ -20,11 +23,12 @@ from __future__ import annotations
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from enum import Enum
 from typing import TypeAlias
 
 from engine.block_pool import BlockPool
 from engine.fairness import OUTPUT_COST, PROMPT_COST, Fairness
-from engine.prefix_cache import PrefixCache
+from engine.prefix_cache import Match, PrefixCache, common_tokens
 from engine.sequence import Sequence, SequenceState
 
 Batch: TypeAlias = dict[Sequence, int]
@@ -35,7 +39,17 @@ MAX_SKIPS_PER_STEP = 8
 """Heads looked at in vain in one step: a look walks a prompt's blocks, so this bounds a step's cost."""
 
 
+class _Admission(Enum):
+    ADMITTED = "admitted"
+    NO_ROOM = "no room"  # the head of a queue that others may pass, but not for ever
+    NOT_YET = "not yet"  # it waits for its own tenant's sake, and nobody else waits for it
+
+
 class Scheduler:
+    """`spare_tokens`: how many tokens behind its cached ones a conversation's next turn can compute anew and still be
+    quick (engine.config says more). `max_seqs_per_tenant`, `max_blocks_per_tenant`: None for no limit.
+    """
+
     def __init__(
         self,
         pool: BlockPool,
@@ -45,6 +59,9 @@ class Scheduler:
         max_num_seqs: int,
         token_budget: int,
         patience: int = 64,
+        spare_tokens: int = 0,
+        max_seqs_per_tenant: int | None = None,
+        max_blocks_per_tenant: int | None = None,
     ) -> None:
         assert token_budget >= max_num_seqs, "every running sequence must be able to decode in every step"
         self.pool = pool
@@ -53,10 +70,17 @@ class Scheduler:
         self.block_size = block_size
         self.token_budget = token_budget
         self.patience = patience
+        self.spare_blocks = spare_tokens // block_size
+        self.max_seqs_per_tenant = max_seqs_per_tenant or max_num_seqs
+        self.max_blocks_per_tenant = max_blocks_per_tenant or pool.num_blocks
+        self.copies: list[tuple[int, int]] = []
+        """Blocks to copy, (source, destination), in this order, before the step is computed. The caller empties it."""
         self.running: dict[Sequence, None] = {}  # in the order of admission
         self.preemptions = 0
         self._running_of: _ByTenant = {}
         self._waiting_of: _ByTenant = {}
+        self._prefilling: dict[str, dict[Sequence, None]] = {}
+        """Running sequences that have more than one token to compute, by tenant."""
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
 
     # --- queues ---------------------------------------------------------------------------------------------------
@@ -76,22 +100,31 @@ class Scheduler:
     def add(self, sequence: Sequence, weight: float = 1.0) -> None:
         """Queue a new sequence behind the others of its tenant; `weight` is the tenant's from now on."""
         self.fairness.enter(sequence.tenant, weight)
+        self.pool.weight[sequence.tenant] = weight
         self._waiting_of.setdefault(sequence.tenant, OrderedDict())[sequence] = None
 
-    def release(self, sequence: Sequence) -> None:
-        """End a sequence in whatever state it is: its blocks and its row are free on return. Idempotent."""
+    def release(self, sequence: Sequence, *, trusted: bool = True) -> None:
+        """End a sequence in whatever state it is: its blocks and its row are free on return. Idempotent.
+
+        `trusted`: its next turn may find what it computed.
+        """
         if sequence.finished:
             return
-        self._leave(sequence)
+        self._leave(sequence, self.spare_blocks, trusted=trusted)
         sequence.state = SequenceState.FINISHED
         tenant = sequence.tenant
         if tenant not in self._running_of and tenant not in self._waiting_of:
             self.fairness.leave(tenant)
+            if tenant not in self.pool.blocks_of:
+                del self.pool.weight[tenant]
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def schedule(self) -> Batch:
-        """The next step. The scheduled tokens have their slots; the caller computes them and then calls `computed`."""
+    def schedule(self, prefill_cap: int | None = None) -> Batch:
+        """The next step. The scheduled tokens have their slots; the caller computes them and then calls `computed`.
+
+        Beside decodes at most `prefill_cap` prompt tokens are scheduled; None: as many as the budget has left.
+        """
         batch: Batch = {}
         half_computed: dict[str, list[Sequence]] = {}
         for sequence in list(self.running):
@@ -102,7 +135,10 @@ class Scheduler:
             elif self._has_slot(sequence, batch):
                 batch[sequence] = 1
         if half_computed or self._waiting_of:
-            self._schedule_prompts(batch, half_computed)
+            budget = self.token_budget
+            if prefill_cap is not None and batch:
+                budget = min(budget, len(batch) + prefill_cap)
+            self._schedule_prompts(batch, half_computed, budget)
         return batch
 
     def computed(self, sequence: Sequence, count: int) -> None:
@@ -110,6 +146,10 @@ class Scheduler:
         sequence.num_computed += count
         if sequence.num_computed // self.block_size > sequence.num_hashed:
             self.cache.register(sequence)
+        if sequence.prefilling and sequence.num_computed == sequence.num_tokens:
+            self._end_prefill(sequence)
+            self.cache.register_tail(sequence)
+            self.cache.restore_pins(sequence.tenant)
 
     def charge_output(self, sequences: Iterable[Sequence]) -> int:
         """Charge one more output token of each of these live sequences; how many that were."""
@@ -122,36 +162,51 @@ class Scheduler:
         """Give a decoding sequence the slot for its next token; False when it was preempted itself to get one."""
         if sequence.num_computed < len(sequence.block_table) * self.block_size:
             return True
+        tenant = sequence.tenant
+        while len(self._running_of[tenant]) > 1 and self._uses_too_much(tenant, 1):
+            victim = self._newest(tenant)
+            self._preempt(victim, batch)
+            if victim is sequence:
+                return False
         while not self.pool.num_available:
             victim = self._newest(max(self._running_of, key=self.fairness.service))
             self._preempt(victim, batch)
             if victim is sequence:
                 return False
-        sequence.block_table += self.pool.allocate(1, sequence.tenant)
+        sequence.block_table += self.pool.allocate(1, tenant)
         return True
 
-    def _schedule_prompts(self, batch: Batch, half_computed: dict[str, list[Sequence]]) -> None:
-        """Fill the budget with prompt tokens, always those of the tenant with the least service."""
+    def _schedule_prompts(self, batch: Batch, half_computed: dict[str, list[Sequence]], budget: int) -> None:
+        """Fill the batch up to `budget` tokens with those of prompts, always of the tenant with the least service."""
         turns = [self._turn(tenant) for tenant in half_computed.keys() | self._waiting_of.keys()]
         heapq.heapify(turns)
         passed_over: set[Sequence] = set()
+        not_yet: set[Sequence] = set()
         admitting = True
-        while turns and (budget := self.token_budget - sum(batch.values())) > 0:
+        while turns and (left := budget - sum(batch.values())) > 0:
             tenant = heapq.heappop(turns)[-1]
-            sequence = self._next_prompt(tenant, half_computed, passed_over, admitting)
+            sequence = self._next_prompt(tenant, half_computed, passed_over | not_yet, admitting)
             if sequence is None:
                 continue
             waited = sequence.state is not SequenceState.RUNNING
-            if waited and not self._admit(sequence, batch):
-                passed_over.add(sequence)
-                # Whom too many have passed stops all admissions, until those that run have made room.
-                admitting = len(passed_over) < MAX_SKIPS_PER_STEP and sequence.skips < self.patience
-            else:
-                batch[sequence] = count = min(sequence.num_tokens - sequence.num_computed, budget)
+            admission = self._admit(sequence, batch) if waited else _Admission.ADMITTED
+            if admission is _Admission.ADMITTED:
+                batch[sequence] = count = min(sequence.num_tokens - sequence.num_computed, left)
                 self._charge_prompt(sequence, count)
                 if waited:
                     for other in passed_over:
                         other.skips += 1
+                    for other in not_yet:
+                        other.skips += other.tenant == tenant
+            elif admission is _Admission.NO_ROOM:
+                passed_over.add(sequence)
+                # Whom too many have passed stops all admissions, until those that run have made room.
+                admitting = len(passed_over) < MAX_SKIPS_PER_STEP and sequence.skips < self.patience
+            else:
+                not_yet.add(sequence)
+                looks = sum(other.tenant == tenant for other in not_yet)
+                if looks == MAX_SKIPS_PER_STEP or sequence.skips >= self.patience:
+                    continue  # its tenant's turn is over, the others' are not
             heapq.heappush(turns, self._turn(tenant))
 
     def _turn(self, tenant: str) -> tuple[float, int, str]:
@@ -180,35 +235,75 @@ class Scheduler:
 
     # --- admission and preemption ---------------------------------------------------------------------------------
 
-    def _admit(self, sequence: Sequence, batch: Batch) -> bool:
+    def _admit(self, sequence: Sequence, batch: Batch) -> _Admission:
         """Give a waiting sequence a row and the blocks of all its tokens, or leave everything as it was."""
-        may_preempt = sequence.tenant not in self._running_of
-        if not may_preempt and not self._fits(1):
-            return False  # the usual case of a full engine, without walking the prompt
-        entries = self.cache.match(sequence)
-        found = [entry.block for entry in entries]
-        self.pool.acquire(found)  # first of all: what follows must not evict what was just found
+        tenant = sequence.tenant
+        may_preempt = tenant not in self._running_of
+        if not may_preempt:
+            if len(self._running_of[tenant]) >= self.max_seqs_per_tenant:
+                return _Admission.NOT_YET
+            if not self._fits(1):
+                return _Admission.NO_ROOM  # the usual case of a full engine, without walking the prompt
+        match = self.cache.match(sequence)
+        if self._a_twin_computes(sequence, match):
+            return _Admission.NOT_YET
+        found = [entry.block for entry in match.entries]
         missing = -(-sequence.num_tokens // self.block_size) - len(found)
+        idle = sum(self.pool.refs[block] == 0 for block in found)
+        if not may_preempt and self._uses_too_much(tenant, missing + idle):
+            return _Admission.NOT_YET
+        self.pool.acquire(found)  # first of all: what follows must not evict what was just found
         if not self._fits(missing):
             victims = self._victims(sequence, missing) if may_preempt else []
             if not victims:
                 self.pool.release(found)
-                return False
+                return _Admission.NO_ROOM
             for victim in victims:
                 self._preempt(victim, batch)
         self._leave(sequence)
         sequence.state = SequenceState.RUNNING
         sequence.row = self._free_rows.pop()
-        sequence.block_table = found + self.pool.allocate(missing, sequence.tenant)
-        sequence.num_computed = len(found) * self.block_size
+        fresh = self.pool.allocate(missing, tenant)
+        if match.source is not None:
+            # Whatever becomes of the source meanwhile, its content stays until the step is computed, and copies are
+            # made before that in the order in which they were asked for.
+            self.copies.append((match.source.block, fresh[0]))
+        sequence.block_table = found + fresh
+        sequence.num_computed = match.tokens
         sequence.num_hashed = len(found)
-        sequence.last_cached = entries[-1] if entries else None
+        sequence.last_cached = match.last
         sequence.skips = 0
         if not sequence.started:
             sequence.num_cached = sequence.num_computed
         self.running[sequence] = None
-        self._running_of.setdefault(sequence.tenant, OrderedDict())[sequence] = None
-        return True
+        self._running_of.setdefault(tenant, OrderedDict())[sequence] = None
+        sequence.prefilling = True
+        self._prefilling.setdefault(tenant, {})[sequence] = None
+        return _Admission.ADMITTED
+
+    def _a_twin_computes(self, sequence: Sequence, match: Match) -> bool:
+        """Whether another sequence of the tenant is about to compute what this one needs next.
+
+        That is a whole block, or all that it lacks of its last one. Only within the tenant: a tenant's prompts are
+        computed in order, so the one that runs does get on.
+        """
+        if not self.cache.enabled:
+            return False
+        start = len(match.entries) * self.block_size
+        end = min(start + self.block_size, sequence.num_tokens - 1)
+        if match.tokens >= end:
+            return False
+        wanted = None
+        for twin in self._prefilling.get(sequence.tenant, ()):
+            if twin.last_cached is match.last and twin.num_computed < min(end, twin.num_tokens):
+                wanted = wanted or sequence.content(start, end)
+                if common_tokens(twin.content(start, min(end, twin.num_tokens)), wanted) == end - start:
+                    return True
+        return False
+
+    def _uses_too_much(self, tenant: str, missing: int) -> bool:
+        limit = self.max_blocks_per_tenant
+        return limit < self.pool.num_blocks and self.pool.used_of.get(tenant, 0) + missing > limit
 
     def _fits(self, missing: int) -> bool:
         """Whether one more sequence may run that needs `missing` blocks.
@@ -251,19 +346,34 @@ class Scheduler:
         queue.move_to_end(sequence, last=False)
         self.preemptions += 1
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence, spare: int = 0, *, trusted: bool = True) -> None:
         """Take a live sequence out of wherever it is. The one place where blocks and rows come back."""
-        if sequence.state is SequenceState.RUNNING:
-            del self.running[sequence]
-            _discard(self._running_of, sequence)
-            self._free_rows.append(sequence.row)
-            sequence.row = -1
-            self.pool.release(sequence.block_table)
-            sequence.block_table = []
-            sequence.last_cached = None
-            sequence.num_computed = sequence.num_hashed = sequence.num_synced = 0
-        else:
+        if sequence.state is not SequenceState.RUNNING:
             _discard(self._waiting_of, sequence)
+            return
+        del self.running[sequence]
+        _discard(self._running_of, sequence)
+        self._end_prefill(sequence)
+        self._free_rows.append(sequence.row)
+        sequence.row = -1
+        if trusted:
+            self.cache.register_tail(sequence)
+        table = sequence.block_table
+        # A conversation's own blocks only, and of those the ones that hold something.
+        held = -(-sequence.num_computed // self.block_size)
+        own = held - -(-sequence.private_from // self.block_size)
+        self.pool.release(table, min(spare, max(own, 0)) + len(table) - held)
+        sequence.block_table = []
+        sequence.last_cached = None
+        sequence.num_computed = sequence.num_hashed = sequence.num_synced = 0
+
+    def _end_prefill(self, sequence: Sequence) -> None:
+        if sequence.prefilling:
+            sequence.prefilling = False
+            mine = self._prefilling[sequence.tenant]
+            del mine[sequence]
+            if not mine:
+                del self._prefilling[sequence.tenant]
 
 
 def _arrival(sequence: Sequence) -> int:

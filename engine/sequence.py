@@ -9,10 +9,11 @@ Only the scheduler moves a sequence between states and gives it blocks; only the
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence as SequenceOf
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from engine.sampling_params import SamplingParams
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from engine.detokenizer import Detokenizer
     from engine.prefix_cache import CachedBlock
     from engine.regions import Region
+
+
+Content: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Tokens with their salts: runs of (salt, packed 32-bit token ids), no two neighbours with the same salt."""
 
 
 class SequenceState(Enum):
@@ -30,10 +35,10 @@ class SequenceState(Enum):
 
 
 class Sequence:
-    """A request's tokens on their way through the engine. Compared and hashed by identity.
+    """The tokens of one choice of a request on their way through the engine. Compared and hashed by identity.
 
-    `arrival` orders sequences by age. `regions` give the salt of every position; without any, blocks are shared within
-    the tenant and with nobody else. `max_total` bounds prompt + output tokens.
+    `index`: which choice. `arrival` orders sequences by age. `regions` give the salt of every position; without any,
+    blocks are shared within the tenant and with nobody else. `max_total` bounds prompt + output tokens.
     """
 
     __slots__ = (
@@ -50,7 +55,9 @@ class Sequence:
         "num_hashed",
         "num_synced",
         "params",
+        "prefilling",
         "prompt_len",
+        "prompt_name",
         "region_ends",
         "region_salts",
         "request_id",
@@ -69,6 +76,7 @@ class Sequence:
         prompt_token_ids: SequenceOf[int],
         params: SamplingParams,
         *,
+        index: int = 0,
         tenant: str = "",
         regions: SequenceOf[Region] = (),
         arrival: int = 0,
@@ -77,7 +85,7 @@ class Sequence:
         detokenizer: Detokenizer | None = None,
     ) -> None:
         self.request_id = request_id
-        self.index = 0
+        self.index = index
         self.token_ids = list(prompt_token_ids)
         self.prompt_len = len(self.token_ids)
         self.params = params
@@ -90,6 +98,8 @@ class Sequence:
         self.detokenizer = detokenizer
 
         self.state = SequenceState.WAITING
+        self.prompt_name: str | None = None
+        """Of a published prompt that is only computed, to be found later, and not answered."""
         self.finish_reason: str | None = None
         self.block_table: list[int] = []
         self.row = -1
@@ -105,6 +115,8 @@ class Sequence:
         """Prompt tokens that the tenant has been charged for or got from the cache: recomputing them is free."""
         self.num_synced = 0
         """Leading entries of the table that the runner has copied."""
+        self.prefilling = False
+        """It runs, and there is a token besides the last one that it has not computed since it was admitted."""
         self.started = False
         self.skips = 0
         """Sequences that were admitted past this one because it did not fit."""
@@ -125,10 +137,29 @@ class Sequence:
     def finished(self) -> bool:
         return self.state is SequenceState.FINISHED
 
-    def salt_at(self, position: int) -> str:
-        """The salt of the region that holds `position`; the last region covers everything behind it too."""
-        region = bisect_right(self.region_ends, position)
-        return self.region_salts[min(region, len(self.region_salts) - 1)]
+    @property
+    def private_from(self) -> int:
+        """Where the last region begins, the one that nobody but this conversation shares."""
+        return self.region_ends[-2] if len(self.region_ends) > 1 else 0
+
+    def content(self, start: int, end: int) -> Content:
+        """The tokens start .. end with their salts; the last region covers everything behind it too."""
+        ends, salts = self.region_ends, self.region_salts
+        last = len(salts) - 1
+        region = min(bisect_right(ends, start), last)
+        if region == last or ends[region] >= end:
+            return ((salts[region], array("i", self.token_ids[start:end]).tobytes()),)
+        runs: list[tuple[str, bytes]] = []
+        while start < end:
+            stop = end if region == last else min(ends[region], end)
+            tokens = array("i", self.token_ids[start:stop]).tobytes()
+            if runs and runs[-1][0] == salts[region]:
+                runs[-1] = (salts[region], runs[-1][1] + tokens)
+            elif tokens:
+                runs.append((salts[region], tokens))
+            start = max(stop, start)
+            region += 1
+        return tuple(runs)
 
     def __repr__(self) -> str:
         return (

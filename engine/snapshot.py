@@ -19,9 +19,9 @@ def take(pool: BlockPool, scheduler: Scheduler, block_size: int, counters: dict[
     tenants = sorted(pool.blocks_of)
     number: dict[str | None, int] = {tenant: n for n, tenant in enumerate(tenants)}
     number[None] = -1
-    filled = [block_size if kept else 0 for kept in pool.kept]
+    filled = list(pool.filled)
     for sequence in scheduler.running:
-        # Only the blocks behind the findable ones can be part-filled, and those are the sequence's own.
+        # Those behind the full findable ones are the sequence's own, and it may have gone on since one was registered.
         left = sequence.num_computed - sequence.num_hashed * block_size
         for block in sequence.block_table[sequence.num_hashed :]:
             filled[block] = min(max(left, 0), block_size)

@@ -359,7 +359,8 @@ class Worker:
         prompt = self._prompts.pop(run.id, None)
         if prompt is None or run.request is None:
             return
-        self._engine.pin_prompt(run.request.tenant, prompt.token_ids, prompt.regions)
+        tenant = run.request.tenant
+        self._engine.pin_prompt(tenant, prompt.token_ids, prompt.regions, tenant=tenant)
         self._pinned[run.request.tenant] = run.request.prompt_version
         self.bus.warm(self._pinned)
 

@@ -33,6 +33,8 @@ class NullRunner:
         self.batches: list[dict[str, int]] = []
         self.broken: set[str] = set()
         """Requests whose next draw is unusable."""
+        self.fails_at = ""
+        """The next call that raises, and has done only half of its work: "copy" or "run"."""
         self._check = check
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._tokens = np.full(config.num_blocks * config.block_size, -1)
@@ -44,6 +46,10 @@ class NullRunner:
             return {s: Drawn([(s.token_ids[-1] * 31 + len(s.token_ids)) % (VOCAB - 1) + 1]) for s in flat.drawing}
         self.batches.append({sequence.request_id: count for sequence, count in batch.items()})
         assert len(set(flat.slot_mapping.tolist())) == len(flat.slot_mapping), "two tokens were given one slot"
+        if self.fails_at == "run":
+            self.fails_at = ""
+            self._tokens[flat.slot_mapping[::2]] = -1
+            raise RuntimeError("a broken step")
         self._tokens[flat.slot_mapping] = flat.input_ids
         self._positions[flat.slot_mapping] = flat.positions
         size = self._tables.block_size
@@ -57,6 +63,15 @@ class NullRunner:
             s: Drawn([], bad=True) if s.request_id in self.broken else Drawn([predict(s.token_ids)])
             for s in flat.drawing
         }
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        size = self._tables.block_size
+        if self.fails_at == "copy":
+            self.fails_at = ""
+            raise RuntimeError("a broken copy")
+        for source, destination in pairs:
+            for memory in (self._tokens, self._positions):
+                memory[destination * size :][:size] = memory[source * size :][:size]
 
 
 def predict(token_ids: list[int]) -> int:

@@ -9,64 +9,107 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.block_pool import BlockPool, BlockState
+from engine.block_pool import NO_PARENT, BlockPool, BlockState
 
 TENANTS = ("a", "b", "c")
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Tables are allocated, shared, kept and released at random; the model is a counter and two sets."""
+    """Tables are allocated, shared, kept and released at random; the model is a counter and a few sets.
+
+    A table's findable blocks are a chain from its start, as in the prefix cache.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.evicted: list[int] = []
-        self.pool = BlockPool(12, self.evicted.append)
+        self.pool = BlockPool(12, self.evict)
+        self.pool.weight["c"] = 3.0
         self.tables: list[list[int]] = []
-        self.kept: set[int] = set()
+        self.parent: dict[int, int] = {}  # of the findable blocks
+        self.owner: dict[int, str] = {}
         self.pins: list[list[int]] = []
+
+    @property
+    def kept(self) -> set[int]:
+        return set(self.parent)
+
+    def evict(self, block: int) -> None:
+        """Everything is as it was before this block was given up, so here is the place to judge the choice."""
+        held = {other for table in self.tables for other in table}
+        assert block not in held, "an evicted block was in use"
+        assert block not in self.parent.values(), "an evicted block had findable children"
+        pinned = self.pool.pinned()
+        leaves = self.kept - held - set(self.parent.values())
+        if block in pinned:
+            assert leaves <= set(pinned), "a pinned block went before an unpinned one"
+        else:
+            # After the allocation under way its tenant holds all of it.
+            holds = {
+                tenant: (count + (self.wanted if tenant == self.allocating else 0)) / (3.0 if tenant == "c" else 1.0)
+                for tenant, count in self.pool.blocks_of.items()
+            }
+            others = {self.owner[leaf] for leaf in leaves - set(pinned)}
+            assert holds[self.owner[block]] == max(holds[tenant] for tenant in others), "another one held more"
+        del self.parent[block]
+        self.evicted.append(block)
 
     @rule(count=st.integers(0, 6), tenant=st.sampled_from(TENANTS))
     def allocate(self, count: int, tenant: str) -> None:
         if count > self.pool.num_available:
             return
         free, held = self.pool.num_free, {block for table in self.tables for block in table}
-        pinned = set(self.pool.pinned())
-        idle_unpinned = self.kept - held - pinned
         self.evicted.clear()
+        self.allocating, self.wanted = tenant, count
         table = self.pool.allocate(count, tenant)
         assert len(set(table)) == count
         assert not set(table) & held
         assert len(self.evicted) == max(0, count - free), "cached blocks go only when no free one is left"
-        if set(self.evicted) & pinned:
-            assert idle_unpinned <= set(self.evicted), "a pinned block went before an unpinned one"
-        self.kept -= set(self.evicted)
         # As in the prefix cache, a pin's blocks that lost their content are no longer its own.
         self.pins = [[block for block in blocks if block not in self.evicted] for blocks in self.pins]
+        self.owner.update(dict.fromkeys(table, tenant))
         self.tables.append(table)
 
     @precondition(lambda self: self.tables)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        self.pool.release(self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1))))
+    @rule(data=st.data(), spare=st.integers(0, 3))
+    def release(self, data: st.DataObject, spare: int) -> None:
+        self.pool.release(self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1))), spare)
 
     @precondition(lambda self: self.tables)
-    @rule(data=st.data(), count=st.integers(0, 6))
-    def keep(self, data: st.DataObject, count: int) -> None:
-        for block in data.draw(st.sampled_from(self.tables))[:count]:
-            self.pool.keep(block)
-            self.kept.add(block)
+    @rule(data=st.data(), count=st.integers(0, 6), under=st.integers(-1, 11))
+    def keep(self, data: st.DataObject, count: int, under: int) -> None:
+        table = data.draw(st.sampled_from(self.tables))
+        parent = under if under in self.parent and under not in table else NO_PARENT
+        for block in table[:count]:
+            if block not in self.parent:
+                self.pool.keep(block, parent, 1)
+                self.parent[block] = parent
+            parent = block
 
-    @precondition(lambda self: self.kept)
+    @precondition(lambda self: self.parent)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        leaves = sorted(self.kept - set(self.parent.values()))
+        block = data.draw(st.sampled_from(leaves))
+        self.pool.drop(block)
+        del self.parent[block]
+        self.pins = [[other for other in blocks if other != block] for blocks in self.pins]
+
+    @precondition(lambda self: self.parent)
     @rule(data=st.data())
     def acquire(self, data: st.DataObject) -> None:
-        table = data.draw(st.lists(st.sampled_from(sorted(self.kept)), unique=True))
+        table = []
+        block = data.draw(st.sampled_from(sorted(self.parent)))
+        while block != NO_PARENT:
+            table.insert(0, block)
+            block = self.parent[block]
         self.pool.acquire(table)
         self.tables.append(table)
 
-    @precondition(lambda self: self.kept)
+    @precondition(lambda self: self.parent)
     @rule(data=st.data())
     def pin(self, data: st.DataObject) -> None:
-        blocks = data.draw(st.lists(st.sampled_from(sorted(self.kept)), unique=True))
+        blocks = data.draw(st.lists(st.sampled_from(sorted(self.parent)), unique=True))
         self.pins.append(blocks[: self.pool.pin(blocks)])
 
     @precondition(lambda self: self.pins)
@@ -84,6 +127,8 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.num_used == len(held)
         assert self.pool.num_cached == len(self.kept - set(held))
         assert self.pool.num_free + self.pool.num_cached + self.pool.num_used == 12
+        assert self.pool.used_of == Counter(self.owner[block] for block in held)
+        assert self.pool.blocks_of == Counter(self.owner[block] for block in held.keys() | self.kept)
         assert set(self.pool.pinned()) == {block for blocks in self.pins for block in blocks}
         self.pool.check_integrity()
 
@@ -92,12 +137,12 @@ PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=4
 test_pool_agrees_with_its_model_in_any_order_of_calls = PoolMachine.TestCase
 
 
-def cached(pool: BlockPool, count: int, tenant: str = "t") -> list[int]:
+def cached(pool: BlockPool, count: int, tenant: str = "t", spare: int = 0) -> list[int]:
     """A released table of findable blocks, head first."""
     table = pool.allocate(count, tenant)
-    for block in table:
-        pool.keep(block)
-    pool.release(table)
+    for parent, block in zip([NO_PARENT, *table], table, strict=False):
+        pool.keep(block, parent, 16)
+    pool.release(table, spare)
     return table
 
 
@@ -107,6 +152,79 @@ def test_tail_is_evicted_before_head_and_old_before_new() -> None:
     old, new = cached(pool, 3), cached(pool, 3)
     pool.allocate(6, "other")
     assert evicted == [*reversed(old), *reversed(new)]
+
+
+def test_who_holds_most_for_its_weight_pays_however_recently_it_was_there() -> None:
+    evicted: list[int] = []
+    pool = BlockPool(8, evicted.append)
+    pool.weight["heavy"] = 4.0
+    heavy, small, large = cached(pool, 4, "heavy"), cached(pool, 1, "small"), cached(pool, 3, "large")
+    table = pool.allocate(2, "new")
+    assert evicted == [large[2], large[1]]
+    pool.release(table)
+    pool.allocate(2, "new")
+    assert evicted == [large[2], large[1]], "free blocks come first"
+    pool.allocate(2, "newer")
+    # large holds 1, small holds 1, heavy 4 / 4: the same for all, and the longest released goes first.
+    assert evicted[2] == heavy[3]
+    assert small[0] in evicted[3:] or large[0] in evicted[3:]
+
+
+def test_a_flood_takes_from_itself_and_not_from_a_tenant_that_holds_little() -> None:
+    pool = BlockPool(16)
+    quiet = cached(pool, 4, "quiet")
+    for _ in range(50):
+        cached(pool, 6, "flood")
+    assert all(pool.state(block) == BlockState.CACHED for block in quiet)
+    assert pool.blocks_of == {"quiet": 4, "flood": 12}
+
+
+def test_what_the_next_turn_can_do_without_goes_before_older_heads() -> None:
+    """T-LRU: the last two blocks of each conversation are spare; they go first, those of the oldest before all."""
+    evicted: list[int] = []
+    pool = BlockPool(8, evicted.append)
+    old, new = cached(pool, 4, spare=2), cached(pool, 4, spare=2)
+    pool.allocate(6, "t")
+    assert evicted == [old[3], old[2], new[3], new[2], old[1], old[0]]
+
+
+def test_a_shared_head_is_not_evicted_before_what_builds_on_it() -> None:
+    """The conversation released last shares its head with one released before: the head outlives both tails."""
+    evicted: list[int] = []
+    pool = BlockPool(6, evicted.append)
+    head = pool.allocate(2, "t")
+    for parent, block in zip([NO_PARENT, *head], head, strict=False):
+        pool.keep(block, parent, 16)
+    tails = []
+    for spare in (0, 4):
+        tail = pool.allocate(2, "t")
+        pool.acquire(head)
+        for parent, block in zip([head[-1], *tail], tail, strict=False):
+            pool.keep(block, parent, 16)
+        pool.release(head + tail, spare)
+        tails.append(tail)
+    pool.release(head)
+    pool.allocate(6, "t")
+    assert set(evicted[:4]) == {*tails[0], *tails[1]}
+    assert evicted[4:] == [head[1], head[0]]
+
+
+def test_dropping_a_block_that_others_build_on_is_an_error() -> None:
+    pool = BlockPool(4)
+    table = cached(pool, 2)
+    with pytest.raises(AssertionError, match="no findable leaf"):
+        pool.drop(table[0])
+
+
+def test_a_blocks_lifetime_is_the_time_from_its_allocation_to_its_eviction() -> None:
+    pool = BlockPool(2)
+    pool.now = 10.0
+    cached(pool, 2)
+    pool.now = 14.0
+    pool.allocate(1, "t")
+    pool.now = 18.0
+    pool.allocate(1, "t")
+    assert pool.lifetime_s == 6.0
 
 
 def test_used_again_means_evicted_last() -> None:

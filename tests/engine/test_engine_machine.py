@@ -1,4 +1,4 @@
-"""Any order of requests, aborts, pins and steps: the engine's promises hold after every one of them (I1, I2, I3, I7).
+"""Any order of requests, aborts, faults, warm-ups, pins and steps: the promises hold after each (I1, I2, I3, I7, I11).
 
 The null model reads every context back through the block tables, so any wrong reuse of a block fails the step.
 """
@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.llm_engine import LLMEngine, RequestRefused
+from engine.llm_engine import LLMEngine, RequestRefused, StepError
 from engine.regions import Region
 from engine.sampling_params import SamplingParams
 from tests.engine.conftest import audit
@@ -27,9 +27,21 @@ class EngineMachine(RuleBasedStateMachine):
         extra_budget=st.integers(0, 12),
         hash_bits=st.sampled_from([2, 64]),
         caching=st.booleans(),
+        spare_tokens=st.sampled_from([0, 6]),
+        max_seqs_per_tenant=st.sampled_from([None, 1, 2]),
+        max_kv_share=st.sampled_from([1.0, 0.4]),
     )
     def start(
-        self, num_blocks: int, block_size: int, max_num_seqs: int, extra_budget: int, hash_bits: int, caching: bool
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        extra_budget: int,
+        hash_bits: int,
+        caching: bool,
+        spare_tokens: int,
+        max_seqs_per_tenant: int | None,
+        max_kv_share: float,
     ) -> None:
         self.engine: LLMEngine = null_engine(
             num_blocks=num_blocks,
@@ -40,12 +52,24 @@ class EngineMachine(RuleBasedStateMachine):
             prefix_caching=caching or hash_bits == 2,
             max_model_len=40,
             patience=4,
+            spare_tokens=spare_tokens,
+            max_seqs_per_tenant=max_seqs_per_tenant,
+            max_kv_share=max_kv_share,
         )
-        self.slots = num_blocks * block_size
-        self.asked: dict[str, tuple[list[int], int]] = {}
-        self.answers: dict[str, list[int]] = {}
-        self.ended: dict[str, str] = {}
+        self.slots = max(1, int(num_blocks * max_kv_share)) * block_size
+        self.asked: dict[str, tuple[list[int], int, int]] = {}
+        self.answers: dict[tuple[str, int], list[int]] = {}
+        self.ended: dict[tuple[str, int], str] = {}
         self.counter = 0
+
+    def live(self) -> list[str]:
+        return [
+            name for name, (*_, n) in self.asked.items() if any((name, index) not in self.ended for index in range(n))
+        ]
+
+    def end(self, name: str, reason: str) -> None:
+        for index in range(self.asked[name][-1]):
+            self.ended.setdefault((name, index), reason)
 
     @rule(
         which=st.integers(0, 1),
@@ -54,84 +78,109 @@ class EngineMachine(RuleBasedStateMachine):
         tenant=st.sampled_from("abc"),
         edge=st.integers(0, 41),
         weight=st.sampled_from([1.0, 3.0]),
+        n=st.sampled_from([1, 1, 1, 2, 3]),
     )
-    def ask(self, which: int, length: int, max_tokens: int, tenant: str, edge: int, weight: float) -> None:
+    def ask(self, which: int, length: int, max_tokens: int, tenant: str, edge: int, weight: float, n: int) -> None:
         prompt = PROMPTS[which][:length]
         name = f"r{self.counter}"
         self.counter += 1
         regions = [Region(min(edge, length), "public"), Region(length, tenant)]
         fits = length < 40 and length <= self.slots
+        params = SamplingParams(max_tokens=max_tokens, n=n)
         try:
-            self.engine.add_request(
-                name, prompt, SamplingParams(max_tokens=max_tokens), tenant=tenant, regions=regions, weight=weight
-            )
+            self.engine.add_request(name, prompt, params, tenant=tenant, regions=regions, weight=weight)
         except RequestRefused:
             assert not fits
         else:
             assert fits
-            self.asked[name] = (prompt, min(max_tokens, 40 - length, self.slots + 1 - length))
-            self.answers[name] = []
+            self.asked[name] = (prompt, min(max_tokens, 40 - length, self.slots + 1 - length), n)
+            self.answers.update({(name, index): [] for index in range(n)})
 
     @rule(steps=st.integers(1, 12))
     def step(self, steps: int) -> None:
         for _ in range(steps):
-            self.take(self.engine.step())
+            self.take_a_step()
 
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         if self.asked:
             name = data.draw(st.sampled_from(sorted(self.asked)))
-            assert self.engine.abort(name) == (name not in self.ended)
+            assert self.engine.abort(name) == (name in self.live())
             assert not self.engine.abort(name)
-            self.ended.setdefault(name, "abort")
+            self.end(name, "abort")
 
     @rule(data=st.data())
     def break_one(self, data: st.DataObject) -> None:
-        if live := sorted(set(self.asked) - set(self.ended)):
+        if live := sorted(self.live()):
             self.engine.runner.broken.add(data.draw(st.sampled_from(live)))
+
+    @rule(where=st.sampled_from(["copy", "run"]))
+    def break_a_step(self, where: str) -> None:
+        self.engine.runner.fails_at = where
 
     @rule(name=st.sampled_from(["p", "q"]), which=st.integers(0, 1), length=st.integers(2, 41))
     def pin(self, name: str, which: int, length: int) -> None:
         regions = [Region(length - 1, "public"), Region(length, "a")]
-        self.engine.pin_prompt(name, PROMPTS[which][:length], regions)
+        assert self.engine.pin_prompt(name, PROMPTS[which][:length], regions, tenant="a") < length
+
+    @rule(name=st.sampled_from(["p", "q"]), which=st.integers(0, 1), length=st.integers(2, 41))
+    def warm(self, name: str, which: int, length: int) -> None:
+        regions = [Region(length - 1, "public"), Region(length, "a")]
+        fits = length - 1 < 40 and length - 1 <= self.slots
+        try:
+            self.engine.warm_prompt(name, PROMPTS[which][:length], regions, tenant="a")
+        except RequestRefused:
+            assert not fits
+        else:
+            assert fits
 
     @rule(name=st.sampled_from(["p", "q"]))
-    def unpin(self, name: str) -> None:
-        self.engine.unpin_prompt(name)
+    def release(self, name: str) -> None:
+        self.engine.release_prompt(name)
 
     @rule()
     def finish_everything(self) -> None:
-        tokens = sum(len(prompt) + count for prompt, count in self.asked.values())
-        for _ in range(20 + 4 * tokens):
+        tokens = sum((len(prompt) + count) * n for prompt, count, n in self.asked.values())
+        for _ in range(100 + 4 * tokens):
             if not self.engine.has_work():
                 return
-            self.take(self.engine.step())
+            self.take_a_step()
         raise AssertionError(f"no end: {self.engine.scheduler.counts()}")
 
-    def take(self, outputs: list) -> None:
+    def take_a_step(self) -> None:
+        try:
+            outputs = self.engine.step()
+        except StepError as error:
+            if not isinstance(error.__cause__, RuntimeError):
+                raise
+            if not set(error.request_ids) <= set(self.live()):
+                raise
+            for name in error.request_ids:
+                self.end(name, "fault")
+            return
         for output in outputs:
-            name = output.request_id
-            self.answers[name] += output.new_token_ids
+            choice = output.request_id, output.index
+            self.answers[choice] += output.new_token_ids
             if output.finish_reason == "abort":
-                assert self.ended[name] == "abort"
+                assert self.ended[choice] == "abort"
                 continue
-            assert name not in self.ended, "an output after the end"
+            assert choice not in self.ended, "an output after the end"
             if output.finish_reason == "error":
-                assert name in self.engine.runner.broken
-                self.ended[name] = "error"
+                assert output.request_id in self.engine.runner.broken
+                self.ended[choice] = "error"
             elif output.finish_reason:
                 assert output.finish_reason == "length"
-                self.ended[name] = "length"
-                prompt, count = self.asked[name]
-                assert self.answers[name] == expected(prompt, count)
+                self.ended[choice] = "length"
+                prompt, count, _ = self.asked[output.request_id]
+                assert self.answers[choice] == expected(prompt, count)
 
     @invariant()
     def promises_hold(self) -> None:
         if not hasattr(self, "engine"):
             return
         self.engine.check_integrity()
-        assert set(self.engine._live) == set(self.asked) - set(self.ended)
-        if not self.engine._live:
+        assert list(self.engine._live) == self.live()
+        if not self.engine._live and not self.engine._warming:
             assert not any(self.engine.pool.refs)
 
     def teardown(self) -> None:

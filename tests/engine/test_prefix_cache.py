@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from engine.llm_engine import RequestRefused, StepError
 from engine.regions import Region
 from engine.sampling_params import SamplingParams
 from tests.engine.null_model import expected, null_engine
@@ -49,7 +50,7 @@ def test_found_blocks_survive_an_allocation_between_look_up_and_use() -> None:
     engine = null_engine(num_blocks=4, block_size=4, max_num_seqs=2)
     a, b = prompt_of(9, 1), prompt_of(10, 2)
     ask(engine, a, params=SamplingParams(max_tokens=1))
-    assert engine.pool.num_cached == 2
+    assert engine.pool.num_cached == 3, "two full blocks and one token of a third"
     short = SamplingParams(max_tokens=2)
     engine.add_request("b", b, short, tenant="t")
     engine.add_request("a", a, short, tenant="t")
@@ -81,8 +82,8 @@ def test_a_wholly_cached_prompt_still_computes_one_token(length: int) -> None:
     engine.runner.batches.clear()
     second, cached = ask(engine, prompt)
     assert second == first == expected(prompt, 6)
-    assert cached == length - 4
-    assert engine.runner.batches[0] == {"r": 4}
+    assert cached == length - 1
+    assert engine.runner.batches[0] == {"r": 1}
 
 
 def test_the_next_turn_finds_the_blocks_of_the_answer() -> None:
@@ -90,8 +91,7 @@ def test_the_next_turn_finds_the_blocks_of_the_answer() -> None:
     prompt = prompt_of(10)
     answer, _ = ask(engine, prompt, params=SamplingParams(max_tokens=21))
     _, cached = ask(engine, prompt + answer + prompt_of(5, 9))
-    # All but the answer's last token have been computed: 30 of 31 tokens, so 7 full blocks of 4.
-    assert cached == 28
+    assert cached == 30, "all but the answer's last token have been computed"
 
 
 @pytest.mark.parametrize("hash_bits", [1, 64])
@@ -111,17 +111,14 @@ def test_without_regions_nothing_is_shared_between_tenants() -> None:
     assert ask(engine, prompt, tenant="a")[1] == 16
 
 
-@pytest.mark.parametrize(
-    ("public_end", "hit"),
-    [(8, 8), (7, 4), (9, 8), (11, 8), (12, 12), (3, 0)],
-)
-def test_a_block_takes_the_salt_of_its_most_private_token(public_end: int, hit: int) -> None:
-    """Same tokens, same public region, other private salt: what ends before the region's edge is shared, no more."""
+@pytest.mark.parametrize("public_end", [8, 7, 9, 11, 12, 3])
+def test_what_is_shared_ends_at_the_regions_edge(public_end: int) -> None:
+    """Same tokens, same public region, other private salt: what lies before the region's edge is shared, no more."""
     engine = null_engine(num_blocks=64)
     prompt = prompt_of(17)
     ask(engine, prompt, tenant="a", regions=[Region(public_end, "public"), Region(17, "a")])
     _, cached = ask(engine, prompt, tenant="b", regions=[Region(public_end, "public"), Region(17, "b")])
-    assert cached == hit
+    assert cached == public_end
     _, cached = ask(engine, prompt, tenant="a", regions=[Region(public_end, "public"), Region(17, "a")])
     assert cached == 16
 
@@ -130,7 +127,7 @@ def test_other_tokens_before_an_equal_block_are_another_block() -> None:
     engine = null_engine(num_blocks=64)
     tail = prompt_of(8, 5)
     ask(engine, [1, 2, 3, 4, *tail, 9])
-    assert ask(engine, [1, 2, 3, 5, *tail, 9])[1] == 0
+    assert ask(engine, [1, 2, 3, 5, *tail, 9])[1] == 3
 
 
 def test_nothing_is_found_before_it_is_computed() -> None:
@@ -139,17 +136,17 @@ def test_nothing_is_found_before_it_is_computed() -> None:
     engine.add_request("first", prompt, GREEDY, tenant="t")
     engine.step()
     assert len(engine.cache) == 1, "one block of four tokens has been computed"
-    entries = engine.cache.match(engine._live["first"])
-    assert len(entries) == 1
+    match = engine.cache.match(engine._live["first"][0])
+    assert (len(match.entries), match.tokens) == (1, 4)
 
 
-def test_twins_that_compute_the_same_block_end_up_with_one_copy() -> None:
+def test_two_tenants_that_compute_the_same_block_end_up_with_one_copy() -> None:
     engine = null_engine(num_blocks=64, token_budget=64)
     prompt = prompt_of(16)
     for name in ("one", "two"):
-        engine.add_request(name, prompt, GREEDY, tenant="t")
+        engine.add_request(name, prompt, GREEDY, tenant=name, regions=[Region(16, "public")])
     engine.step()
-    one, two = engine._live["one"].block_table, engine._live["two"].block_table
+    one, two = engine._live["one"][0].block_table, engine._live["two"][0].block_table
     assert one[:4] == two[:4]
     assert engine.pool.num_used == 4
     answers: dict[str, list[int]] = {"one": [], "two": []}
@@ -193,14 +190,13 @@ def test_a_pinned_prompt_outlives_a_flood_and_an_unpinned_one_does_not() -> None
     regions = [Region(13, "prompt"), Region(20, "conversation")]
     prompt = prompt_of(20)
     ask(engine, prompt, regions=regions)
-    assert engine.pin_prompt("v1", prompt, regions) == 12, "three whole blocks lie before the private region"
+    assert engine.pin_prompt("v1", prompt, regions) == 13, "up to the private region, in the middle of a block"
     for seed in range(1, 9):
-        ask(engine, prompt_of(30, seed), tenant="flood")
-    assert ask(engine, prompt, regions=regions)[1] == 12
-    engine.unpin_prompt("v1")
+        ask(engine, prompt_of(40, seed), tenant="flood")
+    assert ask(engine, prompt, regions=regions)[1] >= 13
+    engine.release_prompt("v1")
     assert engine.pool.pinned() == []
-    for seed in range(1, 9):
-        ask(engine, prompt_of(30, seed), tenant="flood")
+    ask(engine, prompt_of(58, 9), tenant="flood")
     assert ask(engine, prompt, regions=regions)[1] == 0
 
 
@@ -224,6 +220,266 @@ def test_a_pool_full_of_pins_still_runs_and_unpinning_what_was_evicted_is_harmle
     other = prompt_of(30, 7)
     assert ask(engine, other, params=SamplingParams(max_tokens=2))[0] == expected(other, 2)
     engine.pin_prompt("q", other, [Region(8, "tenant t"), Region(30, "tenant t")])
-    engine.unpin_prompt("p")
-    engine.unpin_prompt("p")
+    engine.release_prompt("p")
+    engine.release_prompt("p")
     engine.check_integrity()
+
+
+# --- part-filled blocks ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("common", [1, 3, 4, 5, 7, 15, 18])
+def test_a_match_counts_in_tokens(common: int) -> None:
+    engine = null_engine(num_blocks=64)
+    first, second = prompt_of(19, 1), prompt_of(19, 1)[:common] + [96 if t != 96 else 95 for t in prompt_of(9, 2)]
+    second[common] = first[common] % 96 + 1
+    ask(engine, first)
+    answer, cached = ask(engine, second)
+    assert cached == common
+    assert answer == expected(second, 6)
+
+
+def test_of_many_that_begin_alike_the_one_that_agrees_longest_is_copied() -> None:
+    engine = null_engine(num_blocks=256, block_size=8)
+    rng = random.Random(3)
+    said: list[list[int]] = []
+    for _ in range(40):
+        prompt = [rng.choice((1, 2)) for _ in range(8)] + [50, 51]
+        longest = max((len(common_start(prompt[:-1], other)) for other in said), default=0)
+        _, cached = ask(engine, prompt, params=SamplingParams(max_tokens=1))
+        assert cached == longest
+        said.append(prompt)
+
+
+def common_start(one: list[int], two: list[int]) -> list[int]:
+    end = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    return one[:end]
+
+
+def test_the_source_of_a_copy_is_left_as_it_was() -> None:
+    """Three go on from one beginning; each answer reads only its own continuation."""
+    engine = null_engine(num_blocks=64, max_num_seqs=4)
+    beginning = prompt_of(6)
+    ask(engine, beginning)
+    prompts = {name: [*beginning, seed, seed + 1, seed + 2] for name, seed in (("x", 11), ("y", 22), ("z", 33))}
+    for name, prompt in prompts.items():
+        engine.add_request(name, prompt, GREEDY, tenant="t")
+    answers: dict[str, list[int]] = {name: [] for name in prompts}
+    while engine.has_work():
+        for output in engine.step():
+            assert output.cached_tokens == 6
+            answers[output.request_id] += output.new_token_ids
+    assert answers == {name: expected(prompt, 6) for name, prompt in prompts.items()}
+    assert ask(engine, beginning)[0] == expected(beginning, 6)
+
+
+def test_a_part_filled_block_that_a_fuller_one_replaces_is_free_again() -> None:
+    """Ten turns of one conversation: what lies in the pool is the conversation, not ten of its part-filled ends."""
+    engine = null_engine(num_blocks=64, block_size=8)
+    prompt = prompt_of(5)
+    for seed in range(10):
+        answer, _ = ask(engine, prompt)
+        prompt = [*prompt, *answer, *prompt_of(3, seed)]
+    held = engine.pool.num_cached
+    assert held == -(-(len(prompt) - 4) // 8)
+
+
+def test_a_copy_that_failed_is_never_found() -> None:
+    engine = null_engine(num_blocks=64)
+    ask(engine, prompt_of(6))
+    engine.runner.fails_at = "copy"
+    longer = [*prompt_of(6), 7, 8, 9]
+    engine.add_request("r", longer, GREEDY, tenant="t")
+    with pytest.raises(StepError):
+        engine.step()
+    engine.check_integrity()
+    assert ask(engine, longer) == (expected(longer, 6), 6)
+
+
+# --- waiting twins, and several choices -----------------------------------------------------------------------------
+
+
+def test_of_waiting_twins_one_computes_the_prompt_and_the_others_copy_its_end() -> None:
+    engine = null_engine(num_blocks=64, max_num_seqs=4, token_budget=64)
+    prompt = prompt_of(22)
+    for name in "abcd":
+        engine.add_request(name, prompt, GREEDY, tenant="t")
+    answers: dict[str, list[int]] = {name: [] for name in "abcd"}
+    cached = {}
+    while engine.has_work():
+        for output in engine.step():
+            answers[output.request_id] += output.new_token_ids
+            cached[output.request_id] = output.cached_tokens
+    assert cached == {"a": 0, "b": 21, "c": 21, "d": 21}
+    assert engine.runner.batches[0] == {"a": 22}
+    assert engine.runner.batches[1] == {"a": 1, "b": 1, "c": 1, "d": 1}
+    assert all(answer == expected(prompt, 6) for answer in answers.values())
+
+
+def test_a_twin_waits_only_while_the_other_computes_what_it_needs() -> None:
+    """The long prompt is computed in chunks; what shares only its first blocks starts as soon as those are there."""
+    engine = null_engine(num_blocks=64, max_num_seqs=4, token_budget=8)
+    long, short = prompt_of(60, 1), prompt_of(60, 1)[:8] + prompt_of(4, 2)
+    engine.add_request("long", long, GREEDY, tenant="t")
+    engine.add_request("short", short, GREEDY, tenant="t")
+    engine.step()
+    assert engine._live["short"][0].row == -1
+    while not engine._live["short"][0].num_output:
+        engine.step()
+    assert engine._live["short"][0].num_cached == 8
+    assert engine._live["long"][0].num_output == 1 or engine._live["long"][0].num_computed < 60
+
+
+def test_a_twin_takes_over_when_the_one_it_waited_for_is_aborted() -> None:
+    engine = null_engine(num_blocks=64, max_num_seqs=4, token_budget=8)
+    prompt = prompt_of(30)
+    for name in "ab":
+        engine.add_request(name, prompt, GREEDY, tenant="t")
+    engine.step()
+    engine.abort("a")
+    answer: list[int] = []
+    while engine.has_work():
+        for output in engine.step():
+            answer += output.new_token_ids if output.request_id == "b" else []
+    assert answer == expected(prompt, 6)
+
+
+def test_tenants_do_not_wait_for_each_others_twins() -> None:
+    engine = null_engine(num_blocks=64, max_num_seqs=4, token_budget=64)
+    for name in "ab":
+        engine.add_request(name, prompt_of(16), GREEDY, tenant=name, regions=[Region(16, "public")])
+    engine.step()
+    assert engine.runner.batches[0] == {"a": 16, "b": 16}
+
+
+def test_waiting_twins_hold_up_nobody_else() -> None:
+    engine = null_engine(num_blocks=128, max_num_seqs=4, token_budget=8)
+    for number in range(30):
+        engine.add_request(f"twin {number}", prompt_of(60), GREEDY, tenant="t")
+    engine.add_request("other", prompt_of(7, 5), GREEDY, tenant="other")
+    engine.step()
+    engine.step()
+    assert engine._live["other"][0].row >= 0
+
+
+def test_the_choices_of_a_request_share_its_prompt() -> None:
+    engine = null_engine(num_blocks=64, block_size=4, max_num_seqs=8, token_budget=64)
+    prompt = prompt_of(22)
+    engine.add_request("r", prompt, SamplingParams(max_tokens=6, n=4), tenant="t")
+    started, answers = [], {index: [] for index in range(4)}
+    ended = []
+    while engine.has_work():
+        for output in engine.step():
+            started += [output.started] if output.started else []
+            answers[output.index] += output.new_token_ids
+            ended += [output.index] if output.finish_reason else []
+        engine.check_integrity()
+        if engine.steps == 2:
+            tables = [sequence.block_table for sequence in engine._live["r"]]
+            assert all(table[:5] == tables[0][:5] for table in tables), "the five full blocks of the prompt"
+            assert len({table[5] for table in tables}) == 4, "each has its own copy of the sixth"
+    assert started == [(22, 0)]
+    assert sorted(ended) == [0, 1, 2, 3]
+    assert all(answer == expected(prompt, 6) for answer in answers.values())
+    assert engine.counters()["prompt_tokens"] == 22
+
+
+# --- prompts that stay ----------------------------------------------------------------------------------------------
+
+PROMPT, CHAT = prompt_of(23, 4), [*prompt_of(23, 4), 5, 6, 7, 8, 9]
+REGIONS = [Region(23, "prompt"), Region(28, "chat")]
+
+
+def test_a_warmed_prompt_is_found_by_the_first_who_asks_and_says_nothing_itself() -> None:
+    engine = null_engine(num_blocks=64)
+    engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+    while engine.has_work():
+        assert engine.step() == []
+    assert engine.pool.num_pinned == 6
+    answer, cached = ask(engine, CHAT, regions=REGIONS)
+    assert (answer, cached) == (expected(CHAT, 6), 23)
+
+
+def test_warming_takes_its_turn_by_the_tenants_share() -> None:
+    engine = null_engine(num_blocks=64, token_budget=8)
+    engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+    engine.step()
+    engine.add_request("other", prompt_of(5), GREEDY, tenant="other")
+    engine.step()
+    assert engine.runner.batches[1]["other"] == 5
+
+
+def test_a_prompt_released_while_it_is_computed_ends_there() -> None:
+    engine = null_engine(num_blocks=64, token_budget=8)
+    engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+    engine.step()
+    engine.release_prompt("v1")
+    engine.release_prompt("v1")
+    assert not engine.has_work()
+    assert engine.pool.num_pinned == 0
+    engine.check_integrity()
+
+
+def test_a_prompt_too_long_for_the_pool_is_refused() -> None:
+    engine = null_engine(num_blocks=4)
+    with pytest.raises(RequestRefused, match="23 tokens, but at most 16 fit"):
+        engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+    assert not engine.has_work()
+
+
+def test_an_evicted_pin_comes_back_with_the_tenants_next_request() -> None:
+    engine = null_engine(num_blocks=16)
+    engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+    while engine.has_work():
+        engine.step()
+    ask(engine, prompt_of(58, 9), tenant="needs everything")
+    assert engine.pool.num_pinned == 0
+    ask(engine, CHAT, regions=REGIONS)
+    assert engine.pool.num_pinned == 6
+    for seed in range(5):
+        ask(engine, prompt_of(30, seed), tenant="flood")
+    assert ask(engine, CHAT, regions=REGIONS)[1] >= 23
+
+
+def test_two_tenants_share_the_room_for_pins_whoever_came_first() -> None:
+    engine = null_engine(num_blocks=16)
+    for name, seed in (("first", 1), ("second", 2)):
+        prompt, regions = prompt_of(33, seed), [Region(32, name), Region(33, f"{name}'s chat")]
+        engine.warm_prompt(name, prompt, regions, tenant=name)
+        while engine.has_work():
+            engine.step()
+        engine.check_integrity()
+    assert engine.pool.num_pinned == 8
+    owners = [engine.pool.owner[block] for block in engine.pool.pinned()]
+    assert owners.count("first") == owners.count("second") == 4
+
+
+# --- limits of a tenant ---------------------------------------------------------------------------------------------
+
+
+def test_a_tenant_runs_no_more_than_its_limit_and_others_are_not_held_up() -> None:
+    engine = null_engine(num_blocks=64, max_num_seqs=4, max_seqs_per_tenant=2, token_budget=32)
+    for number in range(5):
+        engine.add_request(f"a{number}", prompt_of(5, number), GREEDY, tenant="a")
+    engine.add_request("b", prompt_of(5, 9), GREEDY, tenant="b")
+    most = 0
+    while engine.has_work():
+        engine.step()
+        running, _ = engine.scheduler.counts()
+        most = max(most, running.get("a", 0))
+    assert most == 2
+    assert any("b" in batch for batch in engine.runner.batches[:2])
+
+
+def test_a_tenants_sequences_never_use_more_than_its_share_of_the_pool() -> None:
+    engine = null_engine(num_blocks=32, max_num_seqs=8, max_kv_share=0.25, token_budget=64)
+    with pytest.raises(RequestRefused, match="33 tokens, but at most 32 fit"):
+        engine.add_request("long", prompt_of(33), GREEDY, tenant="a")
+    for number in range(6):
+        engine.add_request(f"a{number}", prompt_of(9, number), SamplingParams(max_tokens=20), tenant="a")
+    answers: dict[str, list[int]] = {f"a{number}": [] for number in range(6)}
+    while engine.has_work():
+        for output in engine.step():
+            answers[output.request_id] += output.new_token_ids
+        assert engine.pool.used_of.get("a", 0) <= 8
+    assert answers == {f"a{number}": expected(prompt_of(9, number), 20) for number in range(6)}
