@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-OFFLINE = ["bench.engine", "bench.quality"]
+OFFLINE = ["bench.engine", "bench.scheduler", "bench.fairness", "bench.quality"]
 
 
 def main() -> int:
