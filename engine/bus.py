@@ -99,6 +99,24 @@ def wait_for_redis(url: str, for_s: float, say: Callable[[str], None]) -> None:
         time.sleep(0.2)
 
 
+def recent_snapshots(url: str, worker: str | None) -> list[protocol.Snapshot]:
+    """What a worker's stream (None: every live worker's) still holds of its block table, the newest first.
+
+    Raises RedisUnavailable when the server does not answer.
+    """
+    entries: list[Any] = []
+    try:
+        client = connect(url)
+        names: Any = client.zrange(protocol.WORKERS, 0, -1) if worker is None else [worker.encode()]
+        for name in names:
+            newest: Any = client.xrevrange(protocol.occupancy_key(name.decode()))
+            entries += newest
+        client.close()
+        return [msgspec.json.decode(fields[b"snapshot"], type=protocol.Snapshot) for _, fields in entries]
+    except (ValueError, redis.exceptions.RedisError, OSError) as error:
+        raise RedisUnavailable(f"Redis cannot be used: {error}") from None
+
+
 class Bus:
     """One worker's connection to everyone else. `capacity`: how many generations it takes at once."""
 

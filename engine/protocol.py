@@ -435,7 +435,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     """The block table at one moment, JSON in field `snapshot` of `octavo:occupancy:{worker}`.
 
     Arrays are indexed by physical block. `state`: 0 free, 1 cached (reference 0, hashed), 2 used. `tenant`: index into
-    `tenants`, -1 for none. `pinned` lists block ids. `running`/`waiting` count sequences by tenant.
+    `tenants`, -1 for none. `pinned` lists block ids. `running`/`waiting` count sequences by tenant. `lengths`: tokens
+    of each running sequence.
     """
 
     worker: str
@@ -449,4 +450,5 @@ class Snapshot(msgspec.Struct, kw_only=True):
     pinned: list[int] = []
     running: dict[str, int] = {}
     waiting: dict[str, int] = {}
+    lengths: list[int] = []
     counters: dict[str, float] = {}

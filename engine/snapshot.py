@@ -37,5 +37,6 @@ def take(pool: BlockPool, scheduler: Scheduler, block_size: int, counters: dict[
         "pinned": pool.pinned(),
         "running": running,
         "waiting": waiting,
+        "lengths": [sequence.num_tokens for sequence in scheduler.running],
         "counters": counters,
     }
