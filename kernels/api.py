@@ -2,8 +2,9 @@
 
 Owns the layout of the cache and of a step's metadata, and the choice of the path that does the work. Promises of
 every path: a slot of -1 is padding and is not written; a row of length 0 comes out as zeros; what lies in a block
-behind a sequence's end, in unused entries of a block table, or in blocks that no table names is never used, NaN
-included; q and the new k and v may be strided views. It knows nothing of sequences, schedules or tenants.
+behind a sequence's end, in unused entries of a block table, in blocks that no table names, or in blocks wholly outside
+a window is never used, NaN included; q and the new k and v may be strided views. It knows nothing of sequences,
+schedules or tenants.
 
 All tokens of a step lie in one flat row: sequence s has the rows query_starts[s] .. query_starts[s + 1], and they are
 the last tokens of its context of seq_lens[s] tokens. Decode is the case of one row.
@@ -77,13 +78,25 @@ def write_kv(k: Tensor, v: Tensor, layer: CacheLayer, slot_mapping: Tensor) -> N
     torch_paged.write_kv(k, v, layer.k, layer.v, slot_mapping)
 
 
-def paged_attention(q: Tensor, layer: CacheLayer, meta: AttentionMetadata, scale: float) -> Tensor:
+def paged_attention(
+    q: Tensor,
+    layer: CacheLayer,
+    meta: AttentionMetadata,
+    scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
     """Causal attention of q [T, num_heads, head_dim] over the cached context; the same shape and dtype, contiguous.
 
     num_heads is a multiple of num_kv_heads: query head h reads KV head h // (num_heads // num_kv_heads). The step's own
     K and V must have been written. Rows that belong to no sequence come out as zeros.
+
+    window: a token sees itself and the window - 1 tokens before it (None: all). Table entries whose blocks lie wholly
+    outside the windows of a sequence's rows are not looked at. softcap: scaled scores s become softcap * tanh(s /
+    softcap) before the softmax (Gemma 2, arXiv 2408.00118, section 2).
     """
-    return torch_paged.paged_attention(q, layer.k, layer.v, meta, scale)
+    return torch_paged.paged_attention(q, layer.k, layer.v, meta, scale, window, softcap)
 
 
 def copy_blocks(cache: KVCache, src: Tensor, dst: Tensor) -> None:

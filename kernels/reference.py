@@ -23,13 +23,29 @@ def write_kv(k: Tensor, v: Tensor, layer: CacheLayer, slot_mapping: Tensor) -> N
 
 
 def context(cache: Tensor, block_table: Tensor, length: int) -> Tensor:
-    """The first `length` tokens of a sequence, float32 [length, num_kv_heads, head_dim]."""
-    block_size = cache.shape[1]
-    slots = [cache[int(block_table[i // block_size]), i % block_size] for i in range(length)]
+    """The first `length` tokens of a sequence, float32 [length, num_kv_heads, head_dim].
+
+    A table entry that is no block stands for one that was given back: its tokens come out as NaN.
+    """
+    num_blocks, block_size = cache.shape[:2]
+    lost = torch.full(cache.shape[2:], float("nan"), dtype=cache.dtype, device=cache.device)
+    blocks = block_table.tolist()
+    slots = [
+        cache[block, i % block_size] if 0 <= (block := blocks[i // block_size]) < num_blocks else lost
+        for i in range(length)
+    ]
     return torch.stack(slots).float()
 
 
-def paged_attention(q: Tensor, layer: CacheLayer, meta: AttentionMetadata, scale: float) -> Tensor:
+def paged_attention(
+    q: Tensor,
+    layer: CacheLayer,
+    meta: AttentionMetadata,
+    scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
     """As kernels.api.paged_attention, but always float32."""
     out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
     group = q.shape[1] // layer.k.shape[2]
@@ -41,8 +57,11 @@ def paged_attention(q: Tensor, layer: CacheLayer, meta: AttentionMetadata, scale
         values = context(layer.v, meta.block_tables[s], length).repeat_interleave(group, dim=1)
         num_rows = starts[s + 1] - starts[s]
         for i in range(num_rows):
-            visible = length - num_rows + i + 1
+            stop = length - num_rows + i + 1
+            seen = slice(0 if window is None else max(0, stop - window), stop)
             row = starts[s] + i
-            scores = torch.einsum("hd,lhd->hl", q[row].float() * scale, keys[:visible])
-            out[row] = torch.einsum("hl,lhd->hd", scores.softmax(dim=-1), values[:visible])
+            scores = torch.einsum("hd,lhd->hl", q[row].float() * scale, keys[seen])
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
+            out[row] = torch.einsum("hl,lhd->hd", scores.softmax(dim=-1), values[seen])
     return out

@@ -2,7 +2,8 @@
 
 Owns how a step is cut up. All decode rows of similar length form one batch: their blocks are gathered once, padded to
 the longest, and attended to in one call, the query heads of a KV head standing as rows, so K and V are never repeated.
-Sequences with more rows (prefill chunks) go one by one. The cut is planned at a step's first layer and used by all.
+Sequences with more rows (prefill chunks) go one by one. The cut is planned at a step's first layer of each window and
+used by all others; with a window only the blocks that it touches are gathered.
 """
 
 from __future__ import annotations
@@ -46,11 +47,13 @@ class _Decodes:
 class _Chunk:
     """One sequence with several query rows, start .. stop; its blocks [width] and an additive mask [n, length].
 
-    `tiled` is the mask once for each query head of a KV head, made when the product path first needs it.
+    Of the tokens in the blocks `length` are attended to, behind `skip` which no row's window reaches. `tiled` is the
+    mask once for each query head of a KV head, made when the product path first needs it.
     """
 
     start: int
     stop: int
+    skip: int
     length: int
     blocks: Tensor
     mask: Tensor
@@ -80,22 +83,36 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
             cache[slot_mapping // block_size, slot_mapping % block_size] = new
 
 
-def paged_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMetadata, scale: float) -> Tensor:
-    plan = meta.plan
-    if not isinstance(plan, Plan):
-        plan = meta.plan = make_plan(meta, q.shape[0], k_cache.shape[1], k_cache.dtype)
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    meta: AttentionMetadata,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    if meta.plan is None:
+        meta.plan = {}
+    plan = meta.plan.get(window)
+    if plan is None:
+        plan = meta.plan[window] = make_plan(meta, q.shape[0], k_cache.shape[1], k_cache.dtype, window)
     if len(plan.decodes) == 1 and plan.decodes[0].whole:
-        return _attend_decodes(q, k_cache, v_cache, plan.decodes[0], scale)
+        return _attend_decodes(q, k_cache, v_cache, plan.decodes[0], scale, softcap)
     out = q.new_zeros(q.shape) if plan.padded else q.new_empty(q.shape)
     for decodes in plan.decodes:
-        out.index_copy_(0, decodes.rows, _attend_decodes(q[decodes.rows], k_cache, v_cache, decodes, scale))
+        out.index_copy_(0, decodes.rows, _attend_decodes(q[decodes.rows], k_cache, v_cache, decodes, scale, softcap))
     for chunk in plan.chunks:
         rows = slice(chunk.start, chunk.stop)
-        out[rows] = _attend_chunk(q[rows], k_cache, v_cache, chunk, scale)
+        out[rows] = _attend_chunk(q[rows], k_cache, v_cache, chunk, scale, softcap)
     return out
 
 
-def make_plan(meta: AttentionMetadata, num_rows: int, block_size: int, dtype: torch.dtype) -> Plan:
+def make_plan(
+    meta: AttentionMetadata, num_rows: int, block_size: int, dtype: torch.dtype, window: int | None = None
+) -> Plan:
+    if window is not None and window >= meta.max_seq_len:
+        window = None
     starts, lengths = meta.query_starts.tolist(), meta.seq_lens.tolist()
     single: list[int] = []
     chunks: list[_Chunk] = []
@@ -108,10 +125,13 @@ def make_plan(meta: AttentionMetadata, num_rows: int, block_size: int, dtype: to
         if rows == 1:
             single.append(s)
         else:
-            chunks.append(_plan_chunk(meta, s, starts[s], starts[s + 1], length, block_size, dtype))
+            chunks.append(_plan_chunk(meta, s, starts[s], starts[s + 1], length, block_size, dtype, window))
+    seen = lengths if window is None else [min(length, window) for length in lengths]
     decodes = [
-        _plan_decodes(meta, group, [starts[s] for s in group], [lengths[s] for s in group], num_rows, block_size, dtype)
-        for group in _similar(single, lengths)
+        _plan_decodes(
+            meta, group, [starts[s] for s in group], [lengths[s] for s in group], num_rows, block_size, dtype, window
+        )
+        for group in _similar(single, seen)
     ]
     return Plan(decodes=decodes, chunks=chunks, padded=live < num_rows)
 
@@ -138,14 +158,27 @@ def _plan_decodes(
     num_rows: int,
     block_size: int,
     dtype: torch.dtype,
+    window: int | None,
 ) -> _Decodes:
     device = meta.block_tables.device
-    width = -(-max(lengths) // block_size)
     ends = torch.tensor(lengths, device=device)[:, None]
-    blocks = meta.block_tables[torch.tensor(group, device=device), :width]
+    sequences = torch.tensor(group, device=device)
+    if window is None:
+        width = -(-max(lengths) // block_size)
+        tables = meta.block_tables[sequences, :width]
+    else:
+        first = [max(0, length - window) // block_size for length in lengths]
+        width = max(-(-length // block_size) - start for length, start in zip(lengths, first, strict=True))
+        columns = torch.tensor(first, device=device)[:, None] + torch.arange(width, device=device)
+        tables = meta.block_tables[sequences[:, None], columns.clamp(max=meta.block_tables.shape[1] - 1)]
+        # From here on positions count from the first block that the window touches.
+        ends = ends - columns[:, :1] * block_size
     # What a table holds behind a sequence's end is not even looked at: it may be no block at all.
-    blocks = torch.where(torch.arange(width, device=device) * block_size < ends, blocks, blocks[:, :1])
-    hidden = torch.arange(width * block_size, device=device) >= ends
+    blocks = torch.where(torch.arange(width, device=device) * block_size < ends, tables, tables[:, :1])
+    places = torch.arange(width * block_size, device=device)
+    hidden = places >= ends
+    if window is not None:
+        hidden |= places < ends - window
     mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
     return _Decodes(
         rows=torch.tensor(rows, device=device),
@@ -157,14 +190,26 @@ def _plan_decodes(
 
 
 def _plan_chunk(
-    meta: AttentionMetadata, s: int, start: int, stop: int, length: int, block_size: int, dtype: torch.dtype
+    meta: AttentionMetadata,
+    s: int,
+    start: int,
+    stop: int,
+    length: int,
+    block_size: int,
+    dtype: torch.dtype,
+    window: int | None,
 ) -> _Chunk:
     device = meta.block_tables.device
-    blocks = meta.block_tables[s, : -(-length // block_size)]
-    last_visible = torch.arange(length - (stop - start), length, device=device)[:, None]
-    hidden = torch.arange(length, device=device)[None, :] > last_visible
+    position = length - (stop - start)
+    begin = 0 if window is None else max(0, position - window + 1)
+    blocks = meta.block_tables[s, begin // block_size : -(-length // block_size)]
+    rows = torch.arange(position, length, device=device)[:, None]
+    places = torch.arange(begin, length, device=device)[None, :]
+    hidden = places > rows
+    if window is not None:
+        hidden |= places <= rows - window
     mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
-    return _Chunk(start=start, stop=stop, length=length, blocks=blocks, mask=mask)
+    return _Chunk(start=start, stop=stop, skip=begin % block_size, length=length - begin, blocks=blocks, mask=mask)
 
 
 def _gather(cache: Tensor, blocks: Tensor, out: Tensor) -> Tensor:
@@ -184,7 +229,9 @@ def _room(cache: Tensor, blocks: Tensor) -> Tensor:
     return cache.new_empty(blocks.numel() * cache.shape[1], *cache.shape[2:])
 
 
-def _attend_decodes(q: Tensor, k_cache: Tensor, v_cache: Tensor, decodes: _Decodes, scale: float) -> Tensor:
+def _attend_decodes(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, decodes: _Decodes, scale: float, softcap: float | None
+) -> Tensor:
     """One row each: q [D, num_heads, head_dim] -> the same shape."""
     count, kv_heads, dim = q.shape[0], k_cache.shape[2], k_cache.shape[3]
     if decodes.scratch is None:
@@ -194,25 +241,29 @@ def _attend_decodes(q: Tensor, k_cache: Tensor, v_cache: Tensor, decodes: _Decod
     # Masking alone does not keep a NaN out: -inf + NaN is NaN in the scores, and 0 * NaN in the sum.
     k.index_fill_(0, decodes.hidden, 0.0)
     v.index_fill_(0, decodes.hidden, 0.0)
-    attended = F.scaled_dot_product_attention(
-        q.reshape(count, kv_heads, -1, dim).to(k.dtype),
-        k.view(count, -1, kv_heads, dim).transpose(1, 2),
-        v.view(count, -1, kv_heads, dim).transpose(1, 2),
-        attn_mask=decodes.mask,
-        scale=scale,
-    )
+    queries = q.reshape(count, kv_heads, -1, dim).to(k.dtype)
+    k, v = (x.view(count, -1, kv_heads, dim).transpose(1, 2) for x in (k, v))
+    if softcap is None:
+        attended = F.scaled_dot_product_attention(queries, k, v, attn_mask=decodes.mask, scale=scale)
+    else:
+        attended = _attend_capped(queries, k, v, decodes.mask, scale, softcap)
     return attended.reshape(count, -1, dim).to(q.dtype)
 
 
-def _attend_chunk(q: Tensor, k_cache: Tensor, v_cache: Tensor, chunk: _Chunk, scale: float) -> Tensor:
+def _attend_chunk(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, chunk: _Chunk, scale: float, softcap: float | None
+) -> Tensor:
     """The rows of one sequence: q [n, num_heads, head_dim] -> the same shape."""
     n, heads, dim = q.shape
     kv_heads = k_cache.shape[2]
     group = heads // kv_heads
-    k = _gather(k_cache, chunk.blocks, _room(k_cache, chunk.blocks))[: chunk.length].transpose(0, 1)
-    v = _gather(v_cache, chunk.blocks, _room(v_cache, chunk.blocks))[: chunk.length].transpose(0, 1)
+    seen = slice(chunk.skip, chunk.skip + chunk.length)
+    k = _gather(k_cache, chunk.blocks, _room(k_cache, chunk.blocks))[seen].transpose(0, 1)
+    v = _gather(v_cache, chunk.blocks, _room(v_cache, chunk.blocks))[seen].transpose(0, 1)
     queries = q.to(k.dtype).reshape(n, kv_heads, group, dim).permute(1, 2, 0, 3)
-    if k.dtype == torch.bfloat16 and n >= MIN_PRODUCT_ROWS and heads * n * chunk.length <= MAX_PRODUCT_SCORES:
+    if softcap is not None:
+        attended = _attend_capped(queries, k[:, None], v[:, None], chunk.mask, scale, softcap)
+    elif k.dtype == torch.bfloat16 and n >= MIN_PRODUCT_ROWS and heads * n * chunk.length <= MAX_PRODUCT_SCORES:
         if chunk.tiled is None:
             chunk.tiled = chunk.mask.repeat(group, 1)
         mask = chunk.tiled.expand(kv_heads, -1, -1)
@@ -222,3 +273,9 @@ def _attend_chunk(q: Tensor, k_cache: Tensor, v_cache: Tensor, chunk: _Chunk, sc
         k, v = (x[:, None].expand(-1, group, -1, -1) for x in (k, v))
         attended = F.scaled_dot_product_attention(queries, k, v, attn_mask=chunk.mask[None, None], scale=scale)
     return attended.permute(2, 0, 1, 3).reshape(n, heads, dim).to(q.dtype)
+
+
+def _attend_capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, softcap: float) -> Tensor:
+    """Attention in two products, because torch's fused one knows no softcap; scores, cap and softmax in float32."""
+    scores = torch.matmul(q, k.transpose(-2, -1)).float().mul_(scale / softcap).tanh_().mul_(softcap)
+    return torch.matmul(scores.add_(mask).softmax(dim=-1).to(v.dtype), v)

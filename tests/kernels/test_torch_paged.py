@@ -17,7 +17,10 @@ NAN = float("nan")
 
 @dataclass
 class Case:
-    """A step: `lengths` are contexts, `queries` how many of their last tokens are this step's."""
+    """A step: `lengths` are contexts, `queries` how many of their last tokens are this step's.
+
+    With a window, the blocks that no row sees have been given back: their table entries are garbage.
+    """
 
     lengths: list[int]
     queries: list[int]
@@ -27,6 +30,8 @@ class Case:
     block_size: int = 16
     dtype: torch.dtype = torch.float32
     seed: int = 0
+    window: int | None = None
+    softcap: float | None = None
 
     def build(self) -> tuple[Tensor, CacheLayer, AttentionMetadata]:
         """q, a layer that is NaN wherever no token was written, and metadata whose table padding is garbage."""
@@ -48,6 +53,11 @@ class Case:
             kv = torch.randn(2, length, self.kv_heads, self.dim).to(self.dtype)
             reference.write_kv(kv[0], kv[1], layer, old)
             slots += where[length - self.queries[s] :]
+            if self.window is not None:
+                gone = max(0, length - self.queries[s] - self.window + 1) // self.block_size
+                tables[s, :gone] = 2**31 - 1
+                for block in blocks[:gone]:
+                    layer.k[block], layer.v[block] = NAN, NAN
         starts = torch.tensor([0, *self.queries]).cumsum(0)
         meta = AttentionMetadata(
             slot_mapping=torch.tensor(slots, dtype=torch.int64),
@@ -63,12 +73,12 @@ class Case:
 
 def check(case: Case, **tolerance: float) -> None:
     q, layer, meta = case.build()
-    scale = case.dim**-0.5
-    out = api.paged_attention(q, layer, meta, scale)
+    scale, options = case.dim**-0.5, {"window": case.window, "softcap": case.softcap}
+    out = api.paged_attention(q, layer, meta, scale, **options)
     assert out.shape == q.shape
     assert out.dtype == q.dtype
     assert out.is_contiguous()
-    expected = reference.paged_attention(q, layer, meta, scale)
+    expected = reference.paged_attention(q, layer, meta, scale, **options)
     assert not expected.isnan().any()
     torch.testing.assert_close(out.float(), expected, **(tolerance or {"atol": 2e-5, "rtol": 1e-4}))
 
@@ -105,6 +115,70 @@ def test_random_batches_agree_with_the_oracle(seed: int) -> None:
             seed=seed,
         )
     )
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_batches_with_a_window_or_a_softcap_agree_with_the_oracle(seed: int) -> None:
+    """K2, K5, K6, K7, K11: blocks outside the window are gone, table entries and contents."""
+    rng = random.Random(seed)
+    lengths = [rng.choice([1, 2, 15, 16, 17, rng.randint(1, 300)]) for _ in range(rng.randint(1, 9))]
+    queries = [rng.choice([1, 1, min(length, rng.randint(1, 8)), length]) for length in lengths]
+    case = Case(
+        lengths,
+        queries,
+        kv_heads=rng.choice([1, 2, 3]),
+        group=rng.choice([1, 2, 5, 14]),
+        dim=rng.choice([64, 80, 192]),
+        block_size=rng.choice([8, 16, 24, 100]),
+        seed=seed,
+        window=rng.choice([None, 1, 5, 16, 33, 100, 1000]),
+        softcap=rng.choice([None, 0.5, 20.0]),
+    )
+    check(case)
+    check(replace(case, dtype=torch.bfloat16), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("window", [1, 8, 31, 32, 33])
+@pytest.mark.parametrize("queries", [1, 2, 20])
+def test_windows_that_end_on_either_side_of_a_block_s_edge_agree_with_the_oracle(window: int, queries: int) -> None:
+    """K2, K6"""
+    lengths = [48, 63, 64, 65, 96]
+    check(Case(lengths, [queries] * 5, block_size=16, window=window))
+
+
+def test_blocks_outside_the_window_are_not_gathered() -> None:
+    from kernels.torch_paged import make_plan
+
+    case = Case([1000, 40, 2000], [1, 1, 8], kv_heads=1, group=1, dim=16, window=32)
+    _, _, meta = case.build()
+    plan = make_plan(meta, 10, case.block_size, torch.float32, case.window)
+    assert all(decodes.blocks.shape[1] <= 3 for decodes in plan.decodes)
+    assert len(plan.chunks[0].blocks) <= 4
+
+
+def test_a_decode_whose_padding_is_a_whole_masked_tile_agrees_with_the_oracle() -> None:
+    """K3: windows of 30 tokens lie in two blocks or three; the shorter ones get a block that is all masked."""
+    check(Case([62, 64, 65, 30], [1] * 4, window=30))
+    check(Case([62, 64, 65, 30], [1] * 4, window=30, softcap=5.0))
+
+
+@pytest.mark.parametrize("softcap", [1.0, 50.0])
+def test_a_softcap_bounds_huge_scores(softcap: float) -> None:
+    """K9: capped scores are within the cap of each other, so every visible token still counts; and nothing is NaN."""
+    for dtype in (torch.float32, torch.bfloat16):
+        q, layer, meta = Case([40, 33], [1, 20], dtype=dtype).build()
+        out = api.paged_attention(q * 1e18, layer, meta, 1e18, softcap=softcap)
+        assert out.isfinite().all()
+        expected = reference.paged_attention(q * 1e18, layer, meta, 1e18, softcap=softcap)
+        torch.testing.assert_close(out.float(), expected, atol=2e-2, rtol=2e-2)
+
+
+def test_one_step_serves_layers_with_and_without_a_window() -> None:
+    q, layer, meta = Case([40, 7, 133], [1, 1, 20]).build()
+    for window in (None, 16, None, 50, 16):
+        expected = reference.paged_attention(q, layer, meta, 0.125, window=window)
+        out = api.paged_attention(q, layer, meta, 0.125, window=window)
+        torch.testing.assert_close(out, expected, atol=2e-5, rtol=1e-4)
 
 
 def test_query_lengths_one_to_eight_and_a_long_prefill_share_a_batch() -> None:
@@ -175,8 +249,9 @@ def test_q_may_be_a_slice_of_the_fused_projection(queries: list[int], dtype: tor
     fused[:, : q.shape[1]] = q
     strided = fused[:, : q.shape[1]]
     assert not strided.is_contiguous()
-    ours = api.paged_attention(strided, layer, replace(meta), 0.125)
-    torch.testing.assert_close(ours, api.paged_attention(q, layer, replace(meta), 0.125))
+    for options in ({}, {"window": 17}, {"softcap": 2.0}):
+        ours = api.paged_attention(strided, layer, replace(meta, plan=None), 0.125, **options)
+        torch.testing.assert_close(ours, api.paged_attention(q, layer, replace(meta, plan=None), 0.125, **options))
 
 
 def test_huge_scores_give_no_nan() -> None:
