@@ -109,9 +109,12 @@ def _write_config(source: Path, file: Any, part: Path) -> dict[str, Any]:
     config = _read(AutoConfig, source).to_diff_dict()
     config = {key: value for key, value in config.items() if not key.startswith("_")}
     config["dtype"] = "float32"
-    config["architectures"] = [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[file.architecture]]
+    config["architectures"] = [f"{file.architecture.capitalize()}ForCausalLM"]
     # Said in full, because the default differs between families.
     config["tie_word_embeddings"] = not file.has("output.weight")
+    head_dim = file.field(f"{file.architecture}.attention.key_length")
+    if head_dim is not None:  # transformers leaves it out for some architectures
+        config["head_dim"] = int(head_dim)
     factors = file.rope_factors()
     if factors is not None:
         # Kept as numbers: the parameters that they were made from are not in the file.

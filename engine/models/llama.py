@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own usual name
 from torch import Tensor, nn
 
-from engine.models.config import ModelConfig, inverse_frequencies
+from engine.models.config import ModelConfig
 from engine.models.linear import Linear
 from kernels.api import AttentionMetadata, CacheLayer, KVCache, paged_attention, write_kv
 
@@ -27,11 +27,11 @@ class Rotary(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         # On the CPU even where the rest is laid out on "meta": arange there imports torch's compiler, for 1.3 s.
-        frequencies = torch.tensor(inverse_frequencies(config), dtype=torch.float32, device="cpu")
+        frequencies = torch.tensor(config.rope.inverse_frequencies(config.head_dim), dtype=torch.float32, device="cpu")
         positions = torch.arange(config.max_position, dtype=torch.float32, device="cpu")
         angles = torch.outer(positions, frequencies)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        self.register_buffer("cos", angles.cos() * config.rope.attention_factor, persistent=False)
+        self.register_buffer("sin", angles.sin() * config.rope.attention_factor, persistent=False)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The rows for positions [T], each [T, 1, head_dim / 2] in `dtype`, ready for `rotate`."""
@@ -46,20 +46,32 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self.qkv_proj = Linear(config.hidden_size, rows, bias=config.qkv_bias)
         self.o_proj = Linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.output_bias)
         self.scale = config.head_dim**-0.5
+        self.rotated, self.window = config.rotated[index], config.windows[index]
+        self.q_norm = nn.Parameter(torch.empty(config.head_dim)) if config.qk_norm else None
+        self.k_norm = nn.Parameter(torch.empty(config.head_dim)) if config.qk_norm else None
+        self.eps = config.rms_eps
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: CacheLayer, meta: AttentionMetadata) -> Tensor:
         heads, kv_heads = self.num_heads, self.num_kv_heads
         qkv = self.qkv_proj(x).view(x.shape[0], heads + 2 * kv_heads, self.head_dim)
-        turned = rotate(qkv[:, : heads + kv_heads], cos, sin)
+        turned = qkv[:, : heads + kv_heads]
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = (
+                rms_norm(turned[:, :heads], self.q_norm, self.eps),
+                rms_norm(turned[:, heads:], self.k_norm, self.eps),
+            )
+            turned = torch.cat((q, k), dim=1)
+        if self.rotated:
+            turned = rotate(turned, cos, sin)
         write_kv(turned[:, heads:], qkv[:, heads + kv_heads :], layer, meta.slot_mapping)
-        out = paged_attention(turned[:, :heads], layer, meta, self.scale)
+        out = paged_attention(turned[:, :heads], layer, meta, self.scale, window=self.window)
         return self.o_proj(out.view(x.shape[0], heads * self.head_dim))
 
 
@@ -75,10 +87,10 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
         self.input_layernorm = nn.Parameter(torch.empty(config.hidden_size))
-        self.self_attn = Attention(config)
+        self.self_attn = Attention(config, index)
         self.post_attention_layernorm = nn.Parameter(torch.empty(config.hidden_size))
         self.mlp = MLP(config)
         self.eps = config.rms_eps
@@ -95,7 +107,7 @@ class LlamaModel(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(Block(config, i) for i in range(config.num_layers))
         self.norm = nn.Parameter(torch.empty(config.hidden_size))
         self.lm_head = Linear(config.hidden_size, config.vocab_size)
         if config.tie_embeddings:

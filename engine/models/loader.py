@@ -158,7 +158,7 @@ _FUSED = {
     "mlp.gate_proj": ("mlp.gate_up_proj", 0),
     "mlp.up_proj": ("mlp.gate_up_proj", 1),
 }
-_PLAIN = ("embed_tokens", "norm", "input_layernorm", "post_attention_layernorm")
+_PLAIN = ("embed_tokens", "norm", "input_layernorm", "post_attention_layernorm", "q_norm", "k_norm")
 
 
 def build(

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from engine.models.config import ModelConfig, inverse_frequencies
+from engine.models.config import ModelConfig
 from kernels.cpu.decoder import DecoderWeights, LayerWeights
 from kernels.cpu.packing import GROUP, Quantised, Tiles, pack, quantise, stack
 
@@ -64,7 +64,7 @@ def decoder_weights(config: ModelConfig, tensors: Mapping[str, Any], tiles: Mapp
     """Everything the C++ decoder needs. tensors: Hugging Face name -> torch tensor; tiles: what need not be quantised.
 
     The caller has checked that the model is one the decoder can run: `kernels.cpu.decoder.supports`, no bias but
-    that of q, k and v.
+    that of q, k and v, every layer rotated, no window.
     """
 
     def vector(name: str) -> F32:
@@ -85,18 +85,21 @@ def decoder_weights(config: ModelConfig, tensors: Mapping[str, Any], tiles: Mapp
             norm_attention=vector(f"{prefix}input_layernorm.weight"),
             norm_mlp=vector(f"{prefix}post_attention_layernorm.weight"),
             qkv_bias=np.concatenate([vector(f"{part}.bias") for part in parts]) if config.qkv_bias else None,
+            norm_query=vector(f"{prefix}self_attn.q_norm.weight") if config.qk_norm else None,
+            norm_key=vector(f"{prefix}self_attn.k_norm.weight") if config.qk_norm else None,
         )
 
     embedding = tensors["model.embed_tokens.weight"]
     head = "model.embed_tokens.weight" if config.tie_embeddings else "lm_head.weight"
-    angles = np.outer(np.arange(config.max_position), inverse_frequencies(config)).astype(np.float32)
+    frequencies = config.rope.inverse_frequencies(config.head_dim)
+    angles = np.outer(np.arange(config.max_position), frequencies).astype(np.float32)
     return DecoderWeights(
         layers=[layer(index) for index in range(config.num_layers)],
         head=matrix(head),
         norm_final=vector("model.norm.weight"),
         embedding=np.ascontiguousarray(embedding.bfloat16().view(_int16()).numpy().view(np.uint16)),
-        cosine=np.cos(angles),
-        sine=np.sin(angles),
+        cosine=np.cos(angles) * np.float32(config.rope.attention_factor),
+        sine=np.sin(angles) * np.float32(config.rope.attention_factor),
         heads=config.num_heads,
         kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,

@@ -54,6 +54,8 @@ def write_gguf(path: Path, folder: Path, *, factors: list[float] | None = None, 
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(VOCAB)
@@ -96,8 +98,9 @@ def logits(path: Path) -> torch.Tensor:
         {"model_type": "llama"},
         {"model_type": "llama", "num_attention_heads": 8, "head_dim": 8, "tie_word_embeddings": False},
         {"model_type": "qwen2", "rope_theta": 5000.0},
+        {"model_type": "qwen3", "head_dim": 24},
     ],
-    ids=["llama", "llama untied, eight heads", "qwen2"],
+    ids=["llama", "llama untied, eight heads", "qwen2", "qwen3"],
 )
 def test_the_converted_model_is_the_model_in_the_file(changes: dict[str, Any], tmp_path: Path) -> None:
     folder = make_tiny(tmp_path / "tiny", **changes)
@@ -123,11 +126,11 @@ def test_quantized_weights_come_out_as_float32_close_to_the_original(tmp_path: P
 
 
 def test_llama_3_frequency_factors_survive_as_numbers(tmp_path: Path) -> None:
-    from engine.models.config import inverse_frequencies, parse_config
+    from engine.models.config import parse_config
 
     scaled = parse_config(tiny_config(rope_scaling=LLAMA3), {}, "scaled")
     plain = parse_config(tiny_config(), {}, "plain")
-    pairs = zip(inverse_frequencies(plain), inverse_frequencies(scaled), strict=True)
+    pairs = zip(*(config.rope.inverse_frequencies(config.head_dim) for config in (plain, scaled)), strict=True)
     factors = [before / after for before, after in pairs]
     assert max(factors) > 7, "the scaling does something"
     folder = make_tiny(tmp_path / "tiny", rope_scaling=LLAMA3)
@@ -231,5 +234,5 @@ def test_the_shipped_model_was_converted_exactly(model_path: str) -> None:
     """What SmolLM2's file says about itself has come out: shape, end token, template, digits one by one."""
     config = load(model_path, "float32").config
     assert (config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads) == (30, 576, 9, 3)
-    assert (config.max_position, config.rope_theta, config.tie_embeddings) == (8192, 100000.0, True)
+    assert (config.max_position, config.rope.theta, config.tie_embeddings) == (8192, 100000.0, True)
     assert os.stat(Path(model_path) / "model.safetensors").st_mode & 0o044 == 0o044

@@ -22,6 +22,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama, untied, one KV head, head_dim apart from hidden size": {
@@ -46,6 +47,47 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
         "num_attention_heads": 14,
         "num_key_value_heads": 2,
+    },
+    "qwen2 whose last layers have a window": {
+        "model_type": "qwen2",
+        "num_hidden_layers": 3,
+        "use_sliding_window": True,
+        "sliding_window": 24,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"model_type": "qwen3", "head_dim": 24},
+    "qwen3 with every bias, untied": {"model_type": "qwen3", "attention_bias": True, "tie_word_embeddings": False},
+    "qwen3 with layer types": {
+        "model_type": "qwen3",
+        "use_sliding_window": True,
+        "sliding_window": 33,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "mistral without a window": {"model_type": "mistral", "sliding_window": None, "head_dim": 32},
+    "mistral with a window beyond its context": {"model_type": "mistral", "sliding_window": 4096},
+    "mistral with a window": {"model_type": "mistral", "sliding_window": 32},
+    "smollm3": {"model_type": "smollm3", "num_hidden_layers": 4},
+    "smollm3 with layers chosen, biases": {
+        "model_type": "smollm3",
+        "no_rope_layers": [0, 1],
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "llama with yarn": {"model_type": "llama", "rope_scaling": YARN},
+    "qwen2 with yarn, its context said as trained": {
+        "model_type": "qwen2",
+        "max_position_embeddings": 64,
+        "rope_scaling": {"type": "yarn", "factor": 4.0},
+    },
+    "qwen3 with yarn and every option of it": {
+        "model_type": "qwen3",
+        "rope_parameters": {**YARN, "beta_fast": 16, "beta_slow": 2, "truncate": False, "mscale": 1.0}
+        | {"mscale_all_dim": 0.7},
+    },
+    "mistral with yarn, an attention factor": {
+        "model_type": "mistral",
+        "sliding_window": None,
+        "rope_parameters": {**YARN, "attention_factor": 1.3},
     },
 }
 

@@ -58,7 +58,7 @@ def tiny_config(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
     """A config.json's contents; any of its keys may be given as a keyword."""
     config: dict[str, Any] = {
         "model_type": model_type,
-        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}.get(model_type, "Unknown")],
+        "architectures": [f"{ {'smollm3': 'SmolLM3'}.get(model_type, model_type.capitalize()) }ForCausalLM"],
         "hidden_size": 64,
         "intermediate_size": 96,
         "num_hidden_layers": 2,
@@ -85,8 +85,8 @@ def tiny_weights(config: dict[str, Any], seed: int = 0) -> dict[str, torch.Tenso
     query = config["num_attention_heads"] * config["head_dim"]
     kv = config["num_key_value_heads"] * config["head_dim"]
     qkv_bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
-    out_bias = config["model_type"] == "llama" and config.get("attention_bias", False)
-    mlp_bias = config["model_type"] == "llama" and config.get("mlp_bias", False)
+    out_bias = config["model_type"] != "qwen2" and config.get("attention_bias", False)
+    mlp_bias = config["model_type"] in ("llama", "smollm3") and config.get("mlp_bias", False)
     weights: dict[str, torch.Tensor] = {}
 
     def linear(name: str, rows: int, columns: int, bias: bool = False) -> None:
@@ -94,8 +94,8 @@ def tiny_weights(config: dict[str, Any], seed: int = 0) -> dict[str, torch.Tenso
         if bias:
             weights[f"{name}.bias"] = torch.randn(rows, generator=generator) * 0.3
 
-    def norm(name: str) -> None:
-        weights[f"{name}.weight"] = 1.0 + 0.2 * torch.randn(hidden, generator=generator)
+    def norm(name: str, size: int = hidden) -> None:
+        weights[f"{name}.weight"] = 1.0 + 0.2 * torch.randn(size, generator=generator)
 
     weights["model.embed_tokens.weight"] = torch.randn(vocab, hidden, generator=generator) * 0.5
     for i in range(config["num_hidden_layers"]):
@@ -107,6 +107,9 @@ def tiny_weights(config: dict[str, Any], seed: int = 0) -> dict[str, torch.Tenso
         linear(f"{layer}.mlp.gate_proj", inner, hidden, mlp_bias)
         linear(f"{layer}.mlp.up_proj", inner, hidden, mlp_bias)
         linear(f"{layer}.mlp.down_proj", hidden, inner, mlp_bias)
+        if config["model_type"] == "qwen3":
+            norm(f"{layer}.self_attn.q_norm", config["head_dim"])
+            norm(f"{layer}.self_attn.k_norm", config["head_dim"])
         norm(f"{layer}.input_layernorm")
         norm(f"{layer}.post_attention_layernorm")
     norm("model.norm")
