@@ -40,6 +40,7 @@ class CpuRunner:
         self.vocab_size = shape.vocab_size
         self.eos_token_ids = frozenset(shape.eos_token_ids)
         self.max_model_len = context_length(config, shape.max_position)
+        self.window: int | None = None  # `why_not` lets no shorter one than the context pass
         block_bytes = config.block_size * shape.kv_bytes_per_token(KV_BYTES)
         self.num_blocks = config.pool_blocks(block_bytes, free_host_memory(), self.max_model_len)
         # What torch still does is small; its own threads would spin on the cores that the decoder needs.

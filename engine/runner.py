@@ -29,6 +29,8 @@ class ModelRunner(Protocol):
     num_blocks: int
     vocab_size: int
     max_model_len: int
+    window: int | None
+    """Tokens beyond which no layer looks back; None when one sees all. Blocks wholly behind it are not read again."""
     revision: str
     eos_token_ids: frozenset[int]
 
@@ -115,7 +117,7 @@ class BlockTableRows:
 
 
 class Runner:
-    """Runs a native model over a paged KV pool on one device."""
+    """Runs a model through torch over a paged KV pool on one device."""
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         shape = loaded.config
@@ -127,6 +129,7 @@ class Runner:
         self.vocab_size = shape.vocab_size
         self.eos_token_ids = frozenset(shape.eos_token_ids)
         self.max_model_len = context_length(config, shape.max_position)
+        self.window = shape.window
         block_bytes = config.block_size * shape.kv_bytes_per_token(loaded.dtype.itemsize)
         on_gpu = self.device.type == "cuda"
         free = torch.cuda.mem_get_info(self.device)[0] if on_gpu else free_host_memory()

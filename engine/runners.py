@@ -8,6 +8,7 @@ import torch
 from engine.config import EngineConfig, EngineConfigError
 from engine.cpu_runner import CpuRunner
 from engine.models.config import read_config
+from engine.models.errors import NotNative
 from engine.models.source import resolve
 from engine.runner import ModelRunner, Runner
 
@@ -15,22 +16,31 @@ log = structlog.get_logger(__name__)
 
 
 def load_runner(config: EngineConfig) -> ModelRunner:
-    """The C++ decoder on a CPU where it can run the model, else torch. Raises ModelError, EngineConfigError.
+    """The C++ decoder on a CPU where it can run the model, else torch: our own decoder, else transformers' modules.
 
-    dtype "auto" leaves the choice to us, "low-bit" insists on the C++ decoder, any other goes through torch.
+    dtype "auto" leaves the choice to us, "low-bit" insists on the C++ decoder, any other goes through torch. Raises
+    ModelError, EngineConfigError.
     """
     if config.device.startswith("cuda") and not torch.cuda.is_available():
         raise EngineConfigError(f"device {config.device}: torch finds no GPU here; leave the device out, or say cpu.")
     on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
     if config.dtype == "low-bit" and not on_cpu:
         raise EngineConfigError(f"dtype low-bit runs on a CPU only, not on the device {config.device!r}.")
+    shape, not_native = None, None
+    try:
+        shape = read_config(resolve(config.model))
+    except NotNative as reason:
+        not_native = str(reason)
     if on_cpu and config.dtype in ("auto", "low-bit"):
-        why_not = CpuRunner.why_not(config, read_config(resolve(config.model)))
+        why_not = not_native if shape is None else CpuRunner.why_not(config, shape)
         if why_not is None:
             runner = CpuRunner(config)
             log.info("runner.cpu", isa=runner.isa, threads=runner.threads, blocks=runner.num_blocks)
             return runner
         if config.dtype == "low-bit":
             raise EngineConfigError(f"dtype low-bit cannot run {config.model}: {why_not}.")
-        log.warning("runner.torch", reason=why_not, lost="several times the speed on this CPU")
+        if shape is not None:
+            log.warning("runner.torch", reason=why_not, lost="several times the speed on this CPU")
+    if not_native is not None:
+        log.warning("runner.transformers", reason=not_native, lost="the speed of our own decoder")
     return Runner.load(config)

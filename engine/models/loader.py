@@ -1,7 +1,8 @@
 """From a path to a model ready to run: a safetensors folder (one file or sharded), a GGUF file, or a hub id.
 
-Owns the fusing of a model's weights, the choice of dtype, and the revision that the prefix cache
-keys on. Every failure is a ModelError of one line. engine.models.source says what a name means.
+Owns the choice between the native decoder and transformers' modules, the fusing of a model's weights, the choice of
+dtype, and the revision that the prefix cache keys on. Every failure is a ModelError of one line. engine.models.source
+says what a name means.
 """
 
 from __future__ import annotations
@@ -12,19 +13,29 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from engine.models.config import ModelConfig, ModelError, read_config, read_json
+from engine.models.config import ModelConfig, ModelShape, read_config, read_json
 from engine.models.digest import digest_files
+from engine.models.errors import ModelError, NotNative
 from engine.models.llama import LlamaModel
 from engine.models.source import resolve
+from kernels.api import AttentionMetadata, KVCache
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class DecoderModel(Protocol):
+    """What every model does; engine.models.llama.LlamaModel says it in full."""
+
+    def __call__(self, input_ids: Tensor, positions: Tensor, kv: KVCache, meta: AttentionMetadata) -> Tensor: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
 
 
 @dataclass
@@ -34,8 +45,8 @@ class LoadedModel:
     `revision` is 32 hex digits over config.json and the weight files (engine.models.digest says how thoroughly).
     """
 
-    model: LlamaModel
-    config: ModelConfig
+    model: DecoderModel
+    config: ModelShape
     revision: str
     path: Path
     dtype: torch.dtype
@@ -52,15 +63,24 @@ def load(
 ) -> LoadedModel:
     """Load a model folder, a .gguf file (converted once, into `cache_dir`) or a hub id.
 
+    A model that the native decoder does not cover runs through transformers (engine.models.transformers_decoder).
     dtype: "auto", "float32", "bfloat16", "float16" or a torch dtype. `report` is told the lines of a conversion's
     progress. Raises ModelError, of one line.
     """
     folder = resolve(path, cache_dir=cache_dir, report=report)
-    config = read_config(folder)
     device = torch.device(device)
     kind = choose_dtype(dtype, device)
-    files = weight_files(folder)
-    model = build(config, _tensors(files), kind, device, str(folder))
+    model: DecoderModel
+    config: ModelShape
+    try:
+        config = read_config(folder)
+        files = weight_files(folder)
+        model = build(config, _tensors(files), kind, device, str(folder))
+    except NotNative:
+        from engine.models.transformers_decoder import load_decoder
+
+        files = weight_files(folder)
+        model, config = load_decoder(folder, kind, device)
     revision = digest_files([folder / "config.json", *files])
     return LoadedModel(model=model, config=config, revision=revision, path=folder, dtype=kind, device=device)
 

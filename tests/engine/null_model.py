@@ -28,6 +28,7 @@ class NullRunner:
         self.num_blocks = config.num_blocks
         self.vocab_size = VOCAB
         self.max_model_len = config.max_model_len or max_model_len
+        self.window: int | None = None
         self.revision = "null"
         self.eos_token_ids = frozenset({EOS})
         self.batches: list[dict[str, int]] = []

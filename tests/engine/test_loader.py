@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from engine.models import ModelConfig, ModelError, load
 from engine.models import loader as loader_module
+from engine.models.config import read_config
+from engine.models.errors import NotNative
 from engine.models.loader import choose_dtype
 from tests.engine.tiny import make_tiny
 
@@ -55,30 +58,69 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     assert "not a JSON object" in refusal(tmp_path)
 
 
-def test_an_unsupported_model_type_is_named_with_the_supported_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "is an encoder-decoder (t5)"),
+        ({"model_type": "mystery", "is_encoder_decoder": True}, "is an encoder-decoder (mystery)"),
+        ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, "layers (mamba) that keep a state"),
+        ({"model_type": "rwkv"}, "layers (rwkv) that keep a state"),
+        ({"model_type": "jamba"}, "layers (jamba) that keep a state"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layers (llama: linear_attention) that keep a state"),
+        ({"model_type": "llava", "vision_config": {"hidden_size": 8}}, "images or sound and text (llava)"),
+        ({"model_type": "qwen2_audio", "audio_config": {"hidden_size": 8}}, "images or sound and text (qwen2_audio)"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "no head that predicts the next token"),
+        ({"model_type": "vit", "architectures": None}, "no head that predicts the next token"),
+        ({"model_type": "bert", "architectures": ["BertModel"]}, "no head that predicts the next token"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised by the method 'gptq'"),
+        ({"model_type": None}, "names no model_type"),
+        ({"model_type": "mystery"}, "has model_type 'mystery', which is unknown here"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_no_path_can_run_is_refused_with_what_it_is_and_what_to_use(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
     make_tiny(tmp_path, "llama")
-    change_config(tmp_path, model_type="mamba")
-    assert "'mamba'" in refusal(tmp_path)
-    assert "llama, qwen2" in refusal(tmp_path)
+    change_config(tmp_path, **changes)
+    text = refusal(tmp_path)
+    assert reason in text
+    assert "use a" in text or "use the unquantised model" in text
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
+        ({"model_type": "phi3"}, "phi3"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"use_sliding_window": True}, "sliding-window"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "low_freq_factor"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ({"model_type": "qwen3", "layer_types": ["full_attention"]}, "layer_types"),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 1, 0]}, "no_rope_layers has 3 entries for 2 layers"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "linear"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "0.5"),
+    ],
+)
+def test_what_the_native_decoder_cannot_compute_exactly_is_not_its_own(
+    changes: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    make_tiny(tmp_path)
+    change_config(tmp_path, **changes)
+    with pytest.raises(NotNative, match=re.escape(named)):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "low_freq_factor"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "factor"),
         ({"num_key_value_heads": 3}, "3 KV heads"),
         ({"hidden_size": "big"}, "hidden_size='big'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
     ],
 )
-def test_what_the_decoder_cannot_compute_exactly_is_refused(
-    changes: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+def test_a_damaged_config_is_refused(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
     make_tiny(tmp_path)
     change_config(tmp_path, **changes)
     assert named in refusal(tmp_path)

@@ -139,3 +139,31 @@ def make_tiny(
         where.update(dict.fromkeys(part, name))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
     return folder
+
+
+def make_foreign(folder: Path, model_type: str, *, seed: int = 0, **config: Any) -> Path:
+    """As make_tiny, for any causal language model of transformers; imports it. Every weight is random, norms included.
+
+    `config`: keyword arguments of the family's config class, added to a shape that most of them understand.
+    """
+    import transformers
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    transformers.utils.logging.disable_progress_bar()
+    data = {key: value for key, value in tiny_config(model_type).items() if key not in ("model_type", "architectures")}
+    data = {key: value for key, value in {**data, **config}.items() if value is not ...}
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**data), dtype=torch.float32)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() < 2:  # biases start at zero, norms at one or, where one is added, at zero
+                weight.add_(torch.randn(weight.shape) * 0.2)
+            elif "embed" in name or "wte" in name or "wpe" in name:
+                weight.normal_(std=0.5)
+            else:
+                weight.normal_(std=1.5 / weight.shape[-1] ** 0.5)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(str(folder))
+    make_tokenizer(folder)
+    return folder
