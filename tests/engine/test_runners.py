@@ -1,0 +1,74 @@
+"""Which path a model takes on a CPU, and that the choice is told with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from engine.config import EngineConfig, EngineConfigError
+from engine.cpu_runner import CpuRunner
+from engine.runner import Runner
+from engine.runners import load_runner
+from tests.engine.tiny import make_foreign, make_tiny
+
+FITTING = {"hidden_size": 128, "head_dim": 32, "intermediate_size": 192}
+
+
+def settings(folder: Path, **changes: Any) -> EngineConfig:
+    return EngineConfig(**{"model": str(folder), "device": "cpu", "num_blocks": 32, "token_budget": 32, **changes})
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
+def test_a_family_that_the_c_decoder_computes_gets_it(model_type: str, tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        runner = load_runner(settings(make_tiny(tmp_path / "m", model_type, **FITTING)))
+    assert isinstance(runner, CpuRunner)
+    assert [entry["event"] for entry in logs] == ["runner.cpu"]
+    assert runner.window is None
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_type": "mistral", "sliding_window": 64}, "windows shorter than its context of 512 tokens"),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 0]}, "layers without a rotary embedding"),
+        ({"model_type": "llama", "mlp_bias": True}, "biases in its output or MLP projections"),
+        ({"model_type": "llama", "head_dim": 24}, "head_dim 24"),
+    ],
+)
+def test_what_it_does_not_compute_goes_through_torch_with_the_reason(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    folder = make_tiny(tmp_path / "m", **{**FITTING, **changes})
+    with capture_logs() as logs:
+        runner = load_runner(settings(folder))
+    assert isinstance(runner, Runner)
+    (entry,) = logs
+    assert entry["event"] == "runner.torch"
+    assert reason in entry["reason"]
+    with pytest.raises(EngineConfigError, match=reason):
+        load_runner(settings(folder, dtype="low-bit"))
+
+
+def test_a_window_beyond_the_context_that_is_asked_for_does_not_matter(tmp_path: Path) -> None:
+    folder = make_tiny(tmp_path / "m", "mistral", sliding_window=64, **FITTING)
+    runner = load_runner(settings(folder, max_model_len=64))
+    assert isinstance(runner, CpuRunner)
+    runner.close()
+    torch_runner = load_runner(settings(folder, dtype="float32"))
+    assert isinstance(torch_runner, Runner)
+    assert torch_runner.window == 64
+
+
+def test_what_our_decoders_do_not_cover_goes_through_transformers_with_the_reason(tmp_path: Path) -> None:
+    folder = make_foreign(tmp_path / "m", "phi3")
+    for dtype in ("auto", "float32"):
+        with capture_logs() as logs:
+            assert isinstance(load_runner(settings(folder, dtype=dtype)), Runner)
+        (entry,) = logs
+        assert entry["event"] == "runner.transformers"
+        assert entry["reason"].endswith("not phi3")
