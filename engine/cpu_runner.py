@@ -15,12 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from engine.config import EngineConfig, free_host_memory
+from engine.drawing import Drawing, merge
+from engine.flat_batch import BlockTableRows, FlatBatch
 from engine.models.config import ModelConfig
 from engine.models.loader import open_folder
 from engine.models.low_bit import decoder_weights, load_tiles
 from engine.models.source import resolve
-from engine.runner import BlockTableRows, FlatBatch, context_length, draw
-from engine.sampler import Drawn, SamplingRows
+from engine.runner import context_length
+from engine.sampler import Drawn
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 from kernels.cpu.build import BuildError, load
@@ -28,6 +30,8 @@ from kernels.cpu.decoder import ROUND_BLOCKS, Decoder, supports
 from kernels.cpu.decoder import Batch as DecoderBatch
 
 KV_BYTES = 2  # keys and values are bf16
+LOGITS_BYTES = 64 << 20
+"""Memory of a step's logits, unless more sequences than that run at once. A step that wants more is cut in parts."""
 
 
 class CpuRunner:
@@ -46,16 +50,17 @@ class CpuRunner:
         # What torch still does is small; its own threads would spin on the cores that the decoder needs.
         torch.set_num_threads(1)
         self.threads = config.threads or len(os.sched_getaffinity(0))
+        self._max_rows = max(config.max_num_seqs, min(config.token_budget, LOGITS_BYTES // (4 * self.vocab_size)))
         self._decoder = Decoder(
             decoder_weights(shape, tensors, load_tiles(folder)),
             num_blocks=self.num_blocks,
             max_tokens=config.token_budget,
-            max_rows=config.max_num_seqs,
+            max_rows=self._max_rows,
             threads=self.threads,
         )
         self.isa = self._decoder.isa
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
-        self._settings = SamplingRows(config.max_num_seqs)
+        self._drawing = Drawing(config.max_num_seqs, self.vocab_size)
 
     @staticmethod
     def why_not(config: EngineConfig, shape: ModelConfig) -> str | None:
@@ -85,10 +90,14 @@ class CpuRunner:
         return "this CPU has no AVX2" if isa == b"portable" else None
 
     def run(self, batch: Batch) -> dict[Sequence, Drawn]:
-        for sequence in batch:
-            if sequence.num_synced == 0:  # it has come into its row since the last step
-                self._settings.set(sequence.row, sequence.params, sequence.index)
-        flat = self._tables.flatten(batch)
+        self._drawing.enter(batch)
+        drawn: dict[Sequence, Drawn] = {}
+        for flat in self._tables.parts(batch, self._max_rows):
+            logits = self._logits(flat)
+            merge(drawn, self._drawing.draw(flat, logits.__getitem__))
+        return drawn
+
+    def _logits(self, flat: FlatBatch) -> torch.Tensor:
         group_of, group_blocks = shared_prefixes(flat, self._tables.block_size)
         logits = self._decoder.step(
             DecoderBatch(
@@ -98,16 +107,14 @@ class CpuRunner:
                 query_starts=flat.query_starts,
                 lengths=flat.seq_lens,
                 tables=flat.block_tables,
-                row_tokens=flat.last_rows.astype(np.int32),
+                row_tokens=flat.rows.astype(np.int32),
                 group_of=group_of,
                 group_blocks=group_blocks,
                 # One row is bound by memory, which half the cores fill; the others are the web's then.
                 threads=max(1, self.threads // 2) if len(flat.input_ids) == 1 else 0,
             )
         )
-        if not flat.drawing:
-            return {}
-        return draw(torch.from_numpy(logits), flat.drawing, self._settings)
+        return torch.from_numpy(logits)
 
     def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
         for source, destination in pairs:

@@ -89,6 +89,8 @@ class Completion:
     finish_reason: str
     prompt_tokens: int
     cached_tokens: int
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 class LLMEngine:
@@ -176,6 +178,9 @@ class LLMEngine:
         """
         tokens = len(prompt_token_ids)
         self._refuse_unless_runnable(request_id, prompt_token_ids, regions)
+        if outside := [token for token in params.logit_bias if token >= self.runner.vocab_size]:
+            message = f"logit_bias names token {outside[0]}, not one of 0 .. {self.runner.vocab_size - 1}."
+            raise RequestRefused("invalid_token", message, "logit_bias")
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         # The last token of an answer needs no slot: nothing is computed from it.
         longest = min(self.max_model_len, self.max_blocks_per_tenant * self.block_size + 1)
@@ -256,6 +261,9 @@ class LLMEngine:
                 self.cache.forget(sequence, self.scheduler.running)
                 outputs.append(self._finish(sequence, "error", error="the model's output was not a number"))
             else:
+                if sequence.draft:  # its tokens count as computed as they are accepted
+                    computed = min(computed, sequence.num_tokens - sequence.num_computed)
+                    sequence.draft = []
                 self.scheduler.computed(sequence, computed)
                 outputs.append(self._advance(sequence, draw))
         ended, self._ended = self._ended, []
@@ -297,6 +305,10 @@ class LLMEngine:
                     answer.text += output.text
                     answer.token_ids += output.new_token_ids
                     answer.cached_tokens = output.cached_tokens
+                    if output.logprobs is not None:
+                        answer.logprobs = (answer.logprobs or []) + output.logprobs
+                    if output.prompt_logprobs is not None:
+                        answer.prompt_logprobs = (answer.prompt_logprobs or []) + output.prompt_logprobs
                     answer.finish_reason = output.finish_reason or answer.finish_reason
         finally:
             for request_id, _, _ in queue:  # after a refusal or a fault nothing of this call stays behind
@@ -345,6 +357,13 @@ class LLMEngine:
                     text += more
                     if stopped:
                         reason, flush = "stop", False
+                if (
+                    reason is None
+                    and sequence.repetition is not None
+                    and sequence.repetition.push(token)
+                    and sequence.num_output >= sequence.params.min_tokens
+                ):
+                    reason = "stop"
                 if reason is None and len(sequence.token_ids) >= sequence.max_total:
                     reason = "length"
                 if reason is not None:
@@ -398,6 +417,7 @@ class LLMEngine:
             output.logprobs = drawn.logprobs
         if drawn is not None and drawn.prompt_logprobs is not None:
             output.prompt_logprobs = drawn.prompt_logprobs
+            sequence.num_scored += len(drawn.prompt_logprobs)
         if not sequence.started and sequence.state is SequenceState.RUNNING:
             sequence.started = True
             if sequence.index:

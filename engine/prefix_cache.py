@@ -89,11 +89,12 @@ class PrefixCache:
     # --- looking up -----------------------------------------------------------------------------------------------
 
     def match(self, sequence: Sequence) -> Match:
-        """What is cached of a sequence that computes nothing yet, short of its last token, which must be computed.
+        """What is cached of a sequence that computes nothing yet.
 
-        Takes no reference: acquire the blocks before anything else is allocated.
+        That stops short of its last token, which must be computed to get logits; nothing is found for a prompt whose
+        tokens all need theirs. Takes no reference: acquire the blocks before anything else is allocated.
         """
-        return self._match(sequence, sequence.num_tokens - 1)
+        return self._match(sequence, 0 if sequence.needs_all_rows else sequence.num_tokens - 1)
 
     def _match(self, sequence: Sequence, limit: int) -> Match:
         """What is cached of the first `limit` tokens."""

@@ -13,8 +13,6 @@ It knows nothing of sequences: settings lie in `SamplingRows`, one row per runni
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 import torch
@@ -178,8 +176,3 @@ def _draw(weights: Tensor, uniform: Tensor) -> Tensor:
 def _first_above(cumulative: Tensor, target: Tensor) -> Tensor:
     """For each row the first index [R, 1] with a value above the target [R, 1], the last index if there is none."""
     return (cumulative <= target).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[1] - 1)
-
-
-def forbid(logits: Tensor, row: int, token_ids: Sequence[int]) -> None:
-    """Make tokens impossible for one row of logits; ids outside the vocabulary are ignored."""
-    logits[row, [token for token in token_ids if 0 <= token < logits.shape[1]]] = -torch.inf

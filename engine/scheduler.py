@@ -287,7 +287,7 @@ class Scheduler:
         That is a whole block, or all that it lacks of its last one. Only within the tenant: a tenant's prompts are
         computed in order, so the one that runs does get on.
         """
-        if not self.cache.enabled:
+        if not self.cache.enabled or sequence.needs_all_rows:
             return False
         start = len(match.entries) * self.block_size
         end = min(start + self.block_size, sequence.num_tokens - 1)

@@ -15,6 +15,7 @@ from collections.abc import Sequence as SequenceOf
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
+from engine.repetition import RepetitionWatch
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Sequence:
         "arrival",
         "block_table",
         "detokenizer",
+        "draft",
         "finish_reason",
         "index",
         "last_cached",
@@ -53,6 +55,7 @@ class Sequence:
         "num_charged",
         "num_computed",
         "num_hashed",
+        "num_scored",
         "num_synced",
         "params",
         "prefilling",
@@ -60,6 +63,7 @@ class Sequence:
         "prompt_name",
         "region_ends",
         "region_salts",
+        "repetition",
         "request_id",
         "row",
         "skips",
@@ -96,6 +100,7 @@ class Sequence:
         self.max_total = max_total if max_total is not None else 2**62
         self.stop_ids = stop_ids
         self.detokenizer = detokenizer
+        self.repetition = None if params.repetition_stop is None else RepetitionWatch(params.repetition_stop)
 
         self.state = SequenceState.WAITING
         self.prompt_name: str | None = None
@@ -117,6 +122,10 @@ class Sequence:
         """Leading entries of the table that the runner has copied."""
         self.prefilling = False
         """It runs, and there is a token besides the last one that it has not computed since it was admitted."""
+        self.num_scored = 0
+        """Prompt tokens behind the first that have got their logprobs, where these are asked for."""
+        self.draft: list[int] = []
+        """Guesses at the tokens behind `token_ids`, for the next step to confirm; none where `params.penalised`."""
         self.started = False
         self.skips = 0
         """Sequences that were admitted past this one because it did not fit."""
@@ -132,6 +141,12 @@ class Sequence:
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.prompt_len :]
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether logits are still wanted for prompt tokens: then these have to be computed, cached or not."""
+        asked = self.params.prompt_logprobs is not None and self.index == 0
+        return asked and self.num_scored < self.prompt_len - 1
 
     @property
     def finished(self) -> bool:

@@ -12,8 +12,8 @@ import zlib
 import numpy as np
 
 from engine.config import EngineConfig
+from engine.flat_batch import BlockTableRows
 from engine.llm_engine import LLMEngine
-from engine.runner import BlockTableRows
 from engine.sampler import Drawn
 from engine.scheduler import Batch
 from engine.sequence import Sequence
@@ -58,11 +58,13 @@ class NullRunner:
             length = int(flat.seq_lens[row])
             blocks = flat.block_tables[row, : -(-length // size)].astype(np.int64)
             slots = (blocks[:, None] * size + np.arange(size)).reshape(-1)[:length]
-            assert self._tokens[slots].tolist() == sequence.token_ids[:length], f"{sequence} reads foreign tokens"
+            context = (sequence.token_ids + sequence.draft)[:length]
+            assert self._tokens[slots].tolist() == context, f"{sequence} reads foreign tokens"
             assert self._positions[slots].tolist() == list(range(length)), f"{sequence} reads shifted tokens"
+        draws = [1] * len(flat.drawing) if flat.draws is None else flat.draws.tolist()
         return {
-            s: Drawn([], bad=True) if s.request_id in self.broken else Drawn([predict(s.token_ids)])
-            for s in flat.drawing
+            s: Drawn([], bad=True) if s.request_id in self.broken else Drawn(confirm(s, count - 1))
+            for s, count in zip(flat.drawing, draws, strict=True)
         }
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
@@ -73,6 +75,16 @@ class NullRunner:
         for source, destination in pairs:
             for memory in (self._tokens, self._positions):
                 memory[destination * size :][:size] = memory[source * size :][:size]
+
+
+def confirm(sequence: Sequence, drafts: int) -> list[int]:
+    """The draft tokens that the model would have said, and the token behind them."""
+    tokens: list[int] = []
+    for draft in [*sequence.draft[:drafts], None]:
+        tokens.append(predict(sequence.token_ids + tokens))
+        if tokens[-1] != draft:
+            break
+    return tokens
 
 
 def predict(token_ids: list[int]) -> int:

@@ -12,10 +12,11 @@ import torch
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.config import EngineConfigError
 from engine.cpu_runner import CpuRunner, shared_prefixes
+from engine.flat_batch import FlatBatch
 from engine.models.loader import load, open_folder
 from engine.models.low_bit import load_tiles
 from engine.protocol import ChatMessage, SystemText
-from engine.runner import FlatBatch, Runner
+from engine.runner import Runner
 from engine.runners import load_runner
 from kernels.api import AttentionMetadata, KVCache
 from kernels.cpu.decoder import Batch
@@ -143,7 +144,8 @@ def flat(tables: list[list[int]], lengths: list[int], counts: list[int]) -> Flat
         max_query_len=max(counts),
         max_seq_len=max(lengths),
         drawing=[],
-        last_rows=zero,
+        rows=zero,
+        num_draws=0,
     )
 
 

@@ -1,0 +1,134 @@
+"""From rows of logits to what each sequence of a step gets: edits, draws, accepted draft tokens, logprobs.
+
+Owns what is kept for each running sequence between steps: its sampling settings, and, for those few that ask for more
+than a token, its edits and wishes. Promises: a row's token depends on its own logits, on (seed, choice index, position)
+and on its own history alone; a draft changes how many tokens a step gives, never which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from engine.flat_batch import FlatBatch
+from engine.logits import LogitEdits, edit, logprobs
+from engine.sampler import Drawn, SamplingRows, sample
+from engine.scheduler import Batch
+from engine.sequence import Sequence
+
+SCORED_ROWS = 64
+"""Prompt rows whose logits are in memory at once: 12 MiB for a vocabulary of 49,152."""
+
+
+@dataclass(slots=True)
+class _Wishes:
+    """What a sequence wants beyond a token."""
+
+    sequence: Sequence
+    edits: LogitEdits | None
+    logprobs: int | None
+
+
+class Drawing:
+    def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
+        self._settings = SamplingRows(max_num_seqs)
+        self._vocab_size = vocab_size
+        self._wishes: dict[int, _Wishes] = {}  # by row; a row without any has no entry
+
+    def enter(self, batch: Batch) -> None:
+        """Take up the settings of the sequences that have come into their rows. Call before their tables are copied."""
+        for sequence in batch:
+            if sequence.num_synced == 0:
+                params = sequence.params
+                self._settings.set(sequence.row, params, sequence.index)
+                self._wishes.pop(sequence.row, None)
+                edits = None
+                if LogitEdits.wanted(params):
+                    edits = LogitEdits(params, sequence.prompt_len, sequence.stop_ids, self._vocab_size)
+                if edits is not None or params.logprobs is not None:
+                    self._wishes[sequence.row] = _Wishes(sequence, edits, params.logprobs)
+
+    def draw(self, flat: FlatBatch, logits_of: Callable[[slice], Tensor]) -> dict[Sequence, Drawn]:
+        """`logits_of(part)`: logits float32 [R, V] for `flat.rows[part]`; may be changed in place."""
+        drawn = self._draw(flat, logits_of(slice(flat.num_draws))) if flat.drawing else {}
+        at = flat.num_draws
+        for sequence, position, count in flat.scored:
+            most = sequence.params.prompt_logprobs or 0
+            told = []
+            for first in range(0, count, SCORED_ROWS):
+                size = min(SCORED_ROWS, count - first)
+                start = position + first + 1  # a row's logits are about the token behind it
+                tokens = sequence.token_ids[start : start + size]
+                part = slice(at + first, at + first + size)
+                told += logprobs(logits_of(part), tokens, [most] * size)
+            drawn.setdefault(sequence, Drawn([])).prompt_logprobs = told
+            at += count
+        return drawn
+
+    def _draw(self, flat: FlatBatch, logits: Tensor) -> dict[Sequence, Drawn]:
+        sequences, size = flat.drawing, len(flat.drawing)
+        rows = np.fromiter((sequence.row for sequence in sequences), np.int64, size)
+        positions = np.fromiter((len(sequence.token_ids) for sequence in sequences), np.int64, size)
+        if flat.draws is not None:
+            firsts = np.cumsum(flat.draws) - flat.draws
+            rows = np.repeat(rows, flat.draws)
+            positions = np.repeat(positions - firsts, flat.draws) + np.arange(len(rows))
+        wishes = self._wishes_at(rows.tolist()) if self._wishes else []
+        told = [(row, wish.logprobs) for row, wish in wishes if wish.logprobs is not None]
+        raw = logits[[row for row, _ in told]] if told else None
+        edits = []
+        for row, wish in wishes:
+            if wish.edits is not None:
+                wish.edits.follow(wish.sequence.token_ids)
+                edits.append((row, wish.edits, int(positions[row]) - wish.sequence.prompt_len))
+        if edits:
+            edit(logits, edits)
+        tokens, bad = sample(logits, self._settings, rows, positions)
+        if flat.draws is None:
+            drawn = {s: Drawn([token]) for s, token in zip(sequences, tokens, strict=True)}
+            for row in bad:
+                drawn[sequences[row]] = Drawn([], bad=True)
+        else:
+            drawn = _accepted(sequences, flat.draws.tolist(), tokens, set(bad))
+        if raw is not None:
+            about = logprobs(raw, [tokens[row] for row, _ in told], [most for _, most in told])
+            for (row, _), one in zip(told, about, strict=True):
+                mine = drawn[self._wishes[int(rows[row])].sequence]
+                mine.logprobs = mine.logprobs or []
+                if len(mine.logprobs) < len(mine.tokens):
+                    mine.logprobs.append(one)
+        return drawn
+
+    def _wishes_at(self, rows: list[int]) -> list[tuple[int, _Wishes]]:
+        """(row of logits, wishes) of those that have any; forgets those whose sequence has left its row."""
+        for row in [row for row, wish in self._wishes.items() if wish.sequence.row != row]:
+            del self._wishes[row]
+        return [(i, wish) for i, row in enumerate(rows) if (wish := self._wishes.get(row)) is not None]
+
+
+def _accepted(sequences: list[Sequence], draws: list[int], tokens: list[int], bad: set[int]) -> dict[Sequence, Drawn]:
+    """The draft tokens that equal what was drawn in their place, and the token drawn behind them.
+
+    What is drawn behind a draft token that was not drawn means nothing: its context is not the answer's.
+    """
+    drawn: dict[Sequence, Drawn] = {}
+    at = 0
+    for sequence, count in zip(sequences, draws, strict=True):
+        end = at
+        while end < at + count - 1 and end not in bad and tokens[end] == sequence.draft[end - at]:
+            end += 1
+        drawn[sequence] = Drawn([], bad=True) if end in bad else Drawn(tokens[at : end + 1])
+        at += count
+    return drawn
+
+
+def merge(earlier: dict[Sequence, Drawn], later: dict[Sequence, Drawn]) -> None:
+    """Add to `earlier` what a later part of the same step drew. Only the prompt of a sequence is ever in two parts."""
+    for sequence, drawn in later.items():
+        before = earlier.get(sequence)
+        if before is not None and before.prompt_logprobs is not None:
+            drawn.prompt_logprobs = before.prompt_logprobs + (drawn.prompt_logprobs or [])
+        earlier[sequence] = drawn

@@ -1,0 +1,170 @@
+"""A schedule as flat arrays: all tokens of a step in one row, and which of these rows need logits.
+
+Owns copies of the running sequences' block tables, one row each, so that a step of many decoding sequences costs a few
+array operations and no loop over tokens. Knows sequences, but changes nothing of them except `num_synced`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.scheduler import Batch
+from engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class FlatBatch:
+    """A step's T tokens of S sequences in one row; numpy arrays as `kernels.api.AttentionMetadata` describes them.
+
+    drawing: the sequences that get tokens, in order. rows int64 [R]: the rows whose logits are wanted: first the
+    `num_draws` that something is drawn from, then those of prompts that are scored. draws int64 [len(drawing)]: how
+    many of them each drawing sequence has, its last token's and one for each draft token; None: one each. scored:
+    (sequence, position of the first row, number of rows), in order.
+    """
+
+    input_ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slot_mapping: NDArray[np.int64]
+    block_tables: NDArray[np.int32]
+    query_starts: NDArray[np.int32]
+    seq_lens: NDArray[np.int32]
+    max_query_len: int
+    max_seq_len: int
+    drawing: list[Sequence]
+    rows: NDArray[np.int64]
+    num_draws: int
+    draws: NDArray[np.int64] | None = None
+    scored: list[tuple[Sequence, int, int]] = field(default_factory=list)
+
+
+class BlockTableRows:
+    """Copies of the running sequences' block tables, one row each, brought up to date as a step needs them."""
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.tables = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
+
+    def flatten(self, batch: Batch) -> FlatBatch:
+        size = len(batch)
+        starts = np.fromiter((sequence.num_computed for sequence in batch), np.int64, size)
+        return self._flatten(list(batch), starts, np.fromiter(batch.values(), np.int64, size))
+
+    def parts(self, batch: Batch, most_rows: int) -> Iterator[FlatBatch]:
+        """The batch in as few parts as have at most `most_rows` rows of logits each; nearly always one.
+
+        Run in this order they compute the same: only a prompt that is scored is ever cut, and a part sees the K and V
+        of those before it. `most_rows` must be enough for what is drawn for any one sequence.
+        """
+        if sum(batch.values()) <= most_rows or sum(_rows(s, s.num_computed, n) for s, n in batch.items()) <= most_rows:
+            yield self.flatten(batch)
+            return
+        part: list[tuple[Sequence, int, int]] = []
+        room = most_rows
+        for sequence, count in batch.items():
+            start, end = sequence.num_computed, sequence.num_computed + count
+            while start < end:
+                take = end - start
+                if _rows(sequence, start, take) > room and sequence.needs_all_rows:
+                    take = max(0, min(room, sequence.prompt_len - 1 - start))  # what is drawn stays in one part
+                rows = _rows(sequence, start, take)
+                if take and rows <= room:
+                    part.append((sequence, start, take))
+                    start, room = start + take, room - rows
+                else:
+                    yield self._part(part)
+                    part, room = [], most_rows
+        yield self._part(part)
+
+    def _part(self, part: list[tuple[Sequence, int, int]]) -> FlatBatch:
+        sequences, starts, counts = zip(*part, strict=True)
+        return self._flatten(list(sequences), np.array(starts, np.int64), np.array(counts, np.int64))
+
+    def _flatten(self, batch: list[Sequence], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> FlatBatch:
+        size = len(batch)
+        for sequence in batch:
+            known, table = sequence.num_synced, sequence.block_table
+            if known < len(table):
+                self.tables[sequence.row, known : len(table)] = table[known:]
+                sequence.num_synced = len(table)
+        rows = np.fromiter((sequence.row for sequence in batch), np.int64, size)
+        ends = starts + counts
+        query_starts = np.zeros(size + 1, np.int32)
+        np.cumsum(counts, out=query_starts[1:])
+        total = int(query_starts[-1])
+        longest = int(ends.max())
+        tables = self.tables[rows, : -(-longest // self.block_size)]
+        if total == size:  # every sequence has one token
+            first = zip(batch, starts.tolist(), strict=True)
+            input_ids = np.fromiter((s.token_ids[at] for s, at in first), np.int64, size)
+            positions, which = starts, np.arange(size)
+        else:
+            spans = zip(batch, starts.tolist(), ends.tolist(), strict=True)
+            input_ids = np.fromiter((token for span in spans for token in _tokens(*span)), np.int64, total)
+            which = np.repeat(np.arange(size), counts)
+            positions = np.arange(total) - query_starts[which] + starts[which]
+        block, offset = np.divmod(positions, self.block_size)
+        drawing = [s for s, end in zip(batch, ends.tolist(), strict=True) if end >= len(s.token_ids)]
+        last_rows = query_starts[1:].astype(np.int64) - 1
+        flat = FlatBatch(
+            input_ids=input_ids,
+            positions=positions,
+            slot_mapping=tables[which, block].astype(np.int64) * self.block_size + offset,
+            block_tables=tables,
+            query_starts=query_starts,
+            seq_lens=ends.astype(np.int32),
+            max_query_len=int(counts.max()),
+            max_seq_len=longest,
+            drawing=drawing,
+            rows=last_rows,
+            num_draws=size,
+        )
+        if total > size or len(drawing) < size:
+            self._choose_rows(flat, batch, starts, ends)
+        return flat
+
+    @staticmethod
+    def _choose_rows(
+        flat: FlatBatch, batch: list[Sequence], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> None:
+        """Which rows need logits where not every sequence has one token and draws from it."""
+        known = np.fromiter((len(s.token_ids) for s in batch), np.int64, len(batch))
+        complete = ends >= known
+        rows, drafts = flat.rows[complete], (ends - known)[complete]
+        if drafts.any():
+            flat.draws = drafts + 1
+            firsts = np.cumsum(flat.draws) - flat.draws
+            rows = np.repeat(rows - drafts - firsts, flat.draws) + np.arange(int(flat.draws.sum()))
+        flat.num_draws = len(rows)
+        scored = [rows]
+        for i, sequence in enumerate(batch):
+            if sequence.needs_all_rows:
+                start = int(starts[i])
+                first, count = _scored(sequence, start, int(ends[i]))
+                if count:
+                    flat.scored.append((sequence, first, count))
+                    scored.append(int(flat.query_starts[i]) + first - start + np.arange(count))
+        flat.rows = np.concatenate(scored)
+
+
+def _tokens(sequence: Sequence, start: int, end: int) -> list[int]:
+    """Tokens start .. end of a sequence and its draft behind it."""
+    tokens = sequence.token_ids[start:end]
+    more = end - len(sequence.token_ids)
+    return tokens + sequence.draft[:more] if more > 0 else tokens
+
+
+def _scored(sequence: Sequence, start: int, end: int) -> tuple[int, int]:
+    """The rows start .. end whose logits tell of a prompt token that has not been told of: (first, how many)."""
+    first = max(start, sequence.num_scored)
+    return first, max(0, min(end, sequence.prompt_len - 1) - first)
+
+
+def _rows(sequence: Sequence, start: int, count: int) -> int:
+    """How many rows of logits are wanted of `count` tokens."""
+    end = start + count
+    drawn = max(0, end - len(sequence.token_ids) + 1)
+    return drawn + (_scored(sequence, start, end)[1] if sequence.needs_all_rows else 0)
