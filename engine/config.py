@@ -47,6 +47,11 @@ class EngineConfig:
     """Tokens a step, decodes and prompt chunks together: bounds how long a long prompt can hold up the others."""
     max_model_len: int | None = None
     """Tokens of prompt and answer together. None: what the model was made for."""
+    max_itl_ms: float | None = None
+    """How long a step should take at most while sequences decode: prompts are computed in smaller chunks then. None: as
+    long as `token_budget` tokens take."""
+    speculation: bool = False
+    """Check guesses at the next tokens, out of the text itself, where that pays; answers are the same."""
     prefix_caching: bool = True
     patience: int = 64
     """Sequences that may pass a head which does not fit (two full houses); then nobody is admitted until it does."""
@@ -67,6 +72,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None:
                 self._at_least_one(name, value)
+        if self.max_itl_ms is not None and not self.max_itl_ms > 0:
+            raise EngineConfigError(f"max_itl_ms must be above 0, not {self.max_itl_ms}.")
         if self.spare_tokens < 0:
             raise EngineConfigError(f"spare_tokens must be 0 or more, not {self.spare_tokens}.")
         if not 0.0 < self.max_kv_share <= 1.0:

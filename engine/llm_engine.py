@@ -28,6 +28,7 @@ from engine import snapshot
 from engine.block_pool import BlockPool
 from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer, TokenizerVocabulary, Vocabulary
+from engine.pacer import StepPacer
 from engine.prefix_cache import PrefixCache
 from engine.protocol import ChatMessage
 from engine.regions import Region
@@ -37,9 +38,13 @@ from engine.sampler import Drawn
 from engine.sampling_params import SamplingParams, TokenLogprobs
 from engine.scheduler import Batch, Scheduler
 from engine.sequence import Sequence, SequenceState
+from engine.speculation import Speculation
 
 if TYPE_CHECKING:
     from engine.tokenizer import Tokenizer
+
+LEAST_PREFILL = 16
+"""Prompt tokens that a step carries whatever it takes, so that prompts do get computed."""
 
 
 class RequestRefused(Exception):
@@ -141,6 +146,10 @@ class LLMEngine:
             max_seqs_per_tenant=config.max_seqs_per_tenant,
             max_blocks_per_tenant=self.max_blocks_per_tenant,
         )
+        bound_s = (config.max_itl_ms or 1e6) / 1e3
+        self.pacer = StepPacer(bound_s, config.token_budget, min(LEAST_PREFILL, config.token_budget))
+        self._prefill_cap = self.pacer.cap if config.max_itl_ms is not None else None
+        self.speculation = Speculation(self.scheduler, self.pacer) if config.speculation else None
         self._live: dict[str, list[Sequence]] = {}  # the choices that have not ended
         self._warming: dict[str, Sequence] = {}
         self._ended: list[StepOutput] = []  # ended between two steps; the next one tells
@@ -226,10 +235,12 @@ class LLMEngine:
 
         Raises StepError when the step failed as a whole; the engine can go on with what waits.
         """
-        self.pool.now = self._clock()
+        self.pool.now = start = self._clock()
         batch: Batch = {}
         try:
-            batch = self.scheduler.schedule()
+            batch = self.scheduler.schedule(self._prefill_cap)
+            if self.speculation is not None:
+                self.speculation.draft(batch)
             if self.scheduler.copies:
                 self.runner.copy_blocks(self.scheduler.copies)
             drawn = self.runner.run(batch) if batch else {}
@@ -240,6 +251,8 @@ class LLMEngine:
             raise StepError(self._release_running(), error) from error
         self.scheduler.copies.clear()
         self.steps += bool(batch)
+        decodes = self.scheduler.num_decodes
+        self.pacer.observe(sum(batch.values()) - decodes, decodes, self._clock() - start)
         drew = [
             s
             for s, draw in drawn.items()
@@ -262,6 +275,8 @@ class LLMEngine:
                 outputs.append(self._finish(sequence, "error", error="the model's output was not a number"))
             else:
                 if sequence.draft:  # its tokens count as computed as they are accepted
+                    if self.speculation is not None:
+                        self.speculation.judge(sequence, draw)
                     computed = min(computed, sequence.num_tokens - sequence.num_computed)
                     sequence.draft = []
                 self.scheduler.computed(sequence, computed)
@@ -397,6 +412,8 @@ class LLMEngine:
         output.finish_reason = sequence.finish_reason = reason
         output.error = error
         self.scheduler.release(sequence, trusted=reason != "error")
+        if self.speculation is not None:
+            self.speculation.forget(sequence)
         choices = self._live[sequence.request_id]
         choices.remove(sequence)
         if not choices:
@@ -515,6 +532,8 @@ class LLMEngine:
             "evictions": self.pool.evictions,
             "block_lifetime_s": self.pool.lifetime_s,
             "wasted_slots": self._wasted_slots(),
+            "drafted_tokens": self.speculation.proposed if self.speculation is not None else 0,
+            "accepted_tokens": self.speculation.accepted if self.speculation is not None else 0,
         }
 
     def _wasted_slots(self) -> int:

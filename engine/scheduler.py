@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TypeAlias
 
@@ -76,6 +76,8 @@ class Scheduler:
         self.copies: list[tuple[int, int]] = []
         """Blocks to copy, (source, destination), in this order, before the step is computed. The caller empties it."""
         self.running: dict[Sequence, None] = {}  # in the order of admission
+        self.num_decodes = 0
+        """Sequences of the last schedule that decode, before any prompt was looked at."""
         self.preemptions = 0
         self._running_of: _ByTenant = {}
         self._waiting_of: _ByTenant = {}
@@ -120,10 +122,10 @@ class Scheduler:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def schedule(self, prefill_cap: int | None = None) -> Batch:
+    def schedule(self, prefill_cap: Callable[[int], int] | None = None) -> Batch:
         """The next step. The scheduled tokens have their slots; the caller computes them and then calls `computed`.
 
-        Beside decodes at most `prefill_cap` prompt tokens are scheduled; None: as many as the budget has left.
+        Beside D decodes at most `prefill_cap(D)` prompt tokens are scheduled; None: as many as the budget has left.
         """
         batch: Batch = {}
         half_computed: dict[str, list[Sequence]] = {}
@@ -134,10 +136,11 @@ class Scheduler:
                 half_computed.setdefault(sequence.tenant, []).append(sequence)
             elif self._has_slot(sequence, batch):
                 batch[sequence] = 1
+        self.num_decodes = len(batch)
         if half_computed or self._waiting_of:
             budget = self.token_budget
             if prefill_cap is not None and batch:
-                budget = min(budget, len(batch) + prefill_cap)
+                budget = min(budget, len(batch) + prefill_cap(len(batch)))
             self._schedule_prompts(batch, half_computed, budget)
         return batch
 
@@ -176,6 +179,17 @@ class Scheduler:
         sequence.block_table += self.pool.allocate(1, tenant)
         return True
 
+    def make_room_for_draft(self, sequence: Sequence, count: int) -> int:
+        """Slots for `count` draft tokens behind a scheduled decode, as many as can be had without taking from anybody.
+
+        Returns for how many there are slots now.
+        """
+        wanted = sequence.num_computed + 1 + count
+        missing = -(-wanted // self.block_size) - len(sequence.block_table)
+        if missing > 0 and self._fits(missing, rows=0) and not self._uses_too_much(sequence.tenant, missing):
+            sequence.block_table += self.pool.allocate(missing, sequence.tenant)
+        return min(count, len(sequence.block_table) * self.block_size - sequence.num_computed - 1)
+
     def _schedule_prompts(self, batch: Batch, half_computed: dict[str, list[Sequence]], budget: int) -> None:
         """Fill the batch up to `budget` tokens with those of prompts, always of the tenant with the least service."""
         turns = [self._turn(tenant) for tenant in half_computed.keys() | self._waiting_of.keys()]
@@ -183,15 +197,20 @@ class Scheduler:
         passed_over: set[Sequence] = set()
         not_yet: set[Sequence] = set()
         admitting = True
-        while turns and (left := budget - sum(batch.values())) > 0:
+        left = budget - sum(batch.values())
+        while turns and left > 0:
             tenant = heapq.heappop(turns)[-1]
-            sequence = self._next_prompt(tenant, half_computed, passed_over | not_yet, admitting)
+            sequence = self._next_prompt(tenant, half_computed, passed_over, not_yet, admitting)
             if sequence is None:
                 continue
             waited = sequence.state is not SequenceState.RUNNING
+            preemptions = self.preemptions
             admission = self._admit(sequence, batch) if waited else _Admission.ADMITTED
+            if self.preemptions > preemptions:
+                left = budget - sum(batch.values())
             if admission is _Admission.ADMITTED:
                 batch[sequence] = count = min(sequence.num_tokens - sequence.num_computed, left)
+                left -= count
                 self._charge_prompt(sequence, count)
                 if waited:
                     for other in passed_over:
@@ -213,7 +232,12 @@ class Scheduler:
         return self.fairness.service(tenant), len(self._running_of.get(tenant, ())), tenant
 
     def _next_prompt(
-        self, tenant: str, half_computed: dict[str, list[Sequence]], passed_over: set[Sequence], admitting: bool
+        self,
+        tenant: str,
+        half_computed: dict[str, list[Sequence]],
+        passed_over: set[Sequence],
+        not_yet: set[Sequence],
+        admitting: bool,
     ) -> Sequence | None:
         mine = half_computed.get(tenant, [])
         while mine:
@@ -222,7 +246,7 @@ class Scheduler:
                 return sequence
         if admitting:
             for sequence in self._waiting_of.get(tenant, ()):
-                if sequence not in passed_over:
+                if sequence not in passed_over and sequence not in not_yet:
                     return sequence
         return None
 
@@ -305,13 +329,13 @@ class Scheduler:
         limit = self.max_blocks_per_tenant
         return limit < self.pool.num_blocks and self.pool.used_of.get(tenant, 0) + missing > limit
 
-    def _fits(self, missing: int) -> bool:
+    def _fits(self, missing: int, rows: int = 1) -> bool:
         """Whether one more sequence may run that needs `missing` blocks.
 
         Each of those that run may soon need one more block (the watermark). Without it they would preempt the newcomer
         right away, and each other.
         """
-        return bool(self._free_rows) and self.pool.num_available >= missing + len(self.running)
+        return len(self._free_rows) >= rows and self.pool.num_available >= missing + len(self.running)
 
     def _victims(self, sequence: Sequence, missing: int) -> list[Sequence]:
         """Whom to preempt so that a sequence of a tenant that runs nothing fits; nobody if that would not be enough.

@@ -32,6 +32,10 @@ ENGINE_SETTINGS = (
     "max_num_seqs",
     "token_budget",
     "max_model_len",
+    "max_itl_ms",
+    "speculation",
+    "max_seqs_per_tenant",
+    "max_kv_share",
 )
 
 
@@ -62,6 +66,15 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     number("max_num_seqs", int, EngineConfig.max_num_seqs, "requests that run at once")
     number("token_budget", int, EngineConfig.token_budget, "tokens in a step")
     number("max_model_len", int, None, "tokens of prompt and answer")
+    number("max_itl_ms", float, None, "how long a step should take at most beside answers, in ms")
+    number("max_seqs_per_tenant", int, None, "requests of one tenant that run at once")
+    number("max_kv_share", float, EngineConfig.max_kv_share, "share of the pool for what one tenant runs, 0 to 1")
+    parser.add_argument(
+        "--speculation",
+        action=argparse.BooleanOptionalAction,
+        default=env("OCTAVO_WORKER_SPECULATION", "") not in ("", "0", "false", "no"),
+        help="check guesses at the next tokens where that pays",
+    )
     number("grace_s", float, 8.0, "how long what runs may go on after SIGTERM")
     number("redis_wait_s", float, 60.0, "how long to wait for Redis at the start")
     return parser.parse_args(argv)

@@ -63,6 +63,11 @@ class HashRunner:
             merge(drawn, self._drawing.draw(flat, torch.from_numpy(logits).__getitem__))
         return drawn
 
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        size = self._tables.block_size
+        for source, destination in pairs:
+            self._tokens[destination * size :][:size] = self._tokens[source * size :][:size]
+
 
 def hash_engine(*, most_rows: int = 1 << 20, spread: float = 3.0, **settings: object) -> LLMEngine:
     defaults = {"block_size": 4, "max_num_seqs": 4, "token_budget": 16, "num_blocks": 64}
@@ -74,7 +79,7 @@ def speculate(engine: LLMEngine, propose: Callable[[Sequence], list[int]]) -> No
     """From now on every sequence that draws is given what `propose` guesses, where budget and pool have room."""
     plain = engine.scheduler.schedule
 
-    def schedule() -> Batch:
+    def schedule(prefill_cap: object = None) -> Batch:
         batch = plain()
         for sequence, count in list(batch.items()):
             start = sequence.num_computed

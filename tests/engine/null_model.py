@@ -8,6 +8,7 @@ does a token that was never computed. The answer is a hash of the context, the s
 from __future__ import annotations
 
 import zlib
+from itertools import count
 
 import numpy as np
 
@@ -23,7 +24,7 @@ EOS = 0
 
 
 class NullRunner:
-    def __init__(self, config: EngineConfig, *, max_model_len: int = 4096, check: bool = True) -> None:
+    def __init__(self, config: EngineConfig, *, max_model_len: int = 4096, check: bool = True, memory: int = 0) -> None:
         assert config.num_blocks is not None
         self.num_blocks = config.num_blocks
         self.vocab_size = VOCAB
@@ -34,6 +35,7 @@ class NullRunner:
         self.batches: list[dict[str, int]] = []
         self.broken: set[str] = set()
         """Requests whose next draw is unusable."""
+        self.memory = memory
         self.fails_at = ""
         """The next call that raises, and has done only half of its work: "copy" or "run"."""
         self._check = check
@@ -63,7 +65,7 @@ class NullRunner:
             assert self._positions[slots].tolist() == list(range(length)), f"{sequence} reads shifted tokens"
         draws = [1] * len(flat.drawing) if flat.draws is None else flat.draws.tolist()
         return {
-            s: Drawn([], bad=True) if s.request_id in self.broken else Drawn(confirm(s, count - 1))
+            s: Drawn([], bad=True) if s.request_id in self.broken else Drawn(confirm(s, count - 1, self.memory))
             for s, count in zip(flat.drawing, draws, strict=True)
         }
 
@@ -77,29 +79,41 @@ class NullRunner:
                 memory[destination * size :][:size] = memory[source * size :][:size]
 
 
-def confirm(sequence: Sequence, drafts: int) -> list[int]:
+def confirm(sequence: Sequence, drafts: int, memory: int) -> list[int]:
     """The draft tokens that the model would have said, and the token behind them."""
     tokens: list[int] = []
     for draft in [*sequence.draft[:drafts], None]:
-        tokens.append(predict(sequence.token_ids + tokens))
+        tokens.append(predict(sequence.token_ids + tokens, memory))
         if tokens[-1] != draft:
             break
     return tokens
 
 
-def predict(token_ids: list[int]) -> int:
-    """What the null model answers to a context; never EOS, so that max_tokens decides the length."""
+def predict(token_ids: list[int], memory: int = 0) -> int:
+    """What the null model answers to a context; never EOS, so that max_tokens decides the length.
+
+    `memory`: it sees only so many last tokens, and so repeats itself; 0 for all.
+    """
+    token_ids = token_ids[-memory:]
     return zlib.crc32(np.array(token_ids, np.int32).tobytes()) % (VOCAB - 1) + 1
 
 
-def expected(prompt: list[int], count: int) -> list[int]:
+def expected(prompt: list[int], count: int, memory: int = 0) -> list[int]:
     tokens = list(prompt)
     for _ in range(count):
-        tokens.append(predict(tokens))
+        tokens.append(predict(tokens, memory))
     return tokens[len(prompt) :]
 
 
-def null_engine(*, check: bool = True, max_model_len: int = 4096, **settings: object) -> LLMEngine:
-    """An engine over the null model, without a tokenizer; `settings` are EngineConfig's, num_blocks among them."""
+def null_engine(*, check: bool = True, max_model_len: int = 4096, memory: int = 0, **settings: object) -> LLMEngine:
+    """An engine over the null model, without a tokenizer; `settings` are EngineConfig's, num_blocks among them.
+
+    Its clock goes on by a millisecond whenever it is read.
+    """
+    readings = count()
     config = EngineConfig(**{"block_size": 4, "max_num_seqs": 4, "token_budget": 16, **settings})  # type: ignore[arg-type]
-    return LLMEngine(config, runner=NullRunner(config, max_model_len=max_model_len, check=check))
+    return LLMEngine(
+        config,
+        runner=NullRunner(config, max_model_len=max_model_len, check=check, memory=memory),
+        clock=lambda: next(readings) / 1000,
+    )

@@ -18,6 +18,9 @@ from tests.engine.null_model import expected, null_engine
 # Few different prompts, so that prefixes are shared, evicted and computed by twins all the time.
 PROMPTS = [[1 + (base + i * i) % 96 for i in range(41)] for base in (0, 7)]
 
+# The null model sees its last two tokens only: so it repeats itself, and drafts are right now and then.
+MEMORY = 2
+
 
 class EngineMachine(RuleBasedStateMachine):
     @initialize(
@@ -30,6 +33,7 @@ class EngineMachine(RuleBasedStateMachine):
         spare_tokens=st.sampled_from([0, 6]),
         max_seqs_per_tenant=st.sampled_from([None, 1, 2]),
         max_kv_share=st.sampled_from([1.0, 0.4]),
+        speculation=st.booleans(),
     )
     def start(
         self,
@@ -42,6 +46,7 @@ class EngineMachine(RuleBasedStateMachine):
         spare_tokens: int,
         max_seqs_per_tenant: int | None,
         max_kv_share: float,
+        speculation: bool,
     ) -> None:
         self.engine: LLMEngine = null_engine(
             num_blocks=num_blocks,
@@ -55,6 +60,8 @@ class EngineMachine(RuleBasedStateMachine):
             spare_tokens=spare_tokens,
             max_seqs_per_tenant=max_seqs_per_tenant,
             max_kv_share=max_kv_share,
+            speculation=speculation,
+            memory=MEMORY,
         )
         self.slots = max(1, int(num_blocks * max_kv_share)) * block_size
         self.asked: dict[str, tuple[list[int], int, int]] = {}
@@ -172,7 +179,7 @@ class EngineMachine(RuleBasedStateMachine):
                 assert output.finish_reason == "length"
                 self.ended[choice] = "length"
                 prompt, count, _ = self.asked[output.request_id]
-                assert self.answers[choice] == expected(prompt, count)
+                assert self.answers[choice] == expected(prompt, count, MEMORY)
 
     @invariant()
     def promises_hold(self) -> None:
