@@ -32,6 +32,15 @@ class Linear(nn.Module):
         if not keep_weight:
             self.weight = nn.Parameter(torch.empty(0, dtype=self.weight.dtype), requires_grad=False)
 
+    @classmethod
+    def of(cls, plain: nn.Linear) -> Linear:
+        """The same product as torch's own module, sharing its weight and bias until it is packed."""
+        with torch.device("meta"):
+            linear = cls(plain.in_features, plain.out_features, bias=plain.bias is not None)
+        linear.weight = nn.Parameter(plain.weight, requires_grad=False)
+        linear.bias = None if plain.bias is None else nn.Parameter(plain.bias, requires_grad=False)
+        return linear
+
     def forward(self, x: Tensor) -> Tensor:
         if self._packed is None or not x.numel():
             return F.linear(x, self.weight, self.bias)

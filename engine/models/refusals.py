@@ -34,10 +34,10 @@ def refuse(data: dict[str, Any], name: str) -> None:
         raise ModelError(f"{name} is an encoder-decoder ({model_type}), which this engine does not run; {USE_INSTEAD}.")
     others = sorted(set(data.get("layer_types") or ()) - _ATTENTION_LAYERS)
     if model_type in _STATE_SPACE or others:
-        kind = f"{model_type}{': ' if others else ''}{', '.join(others)}"
+        layers = f" with layers of {', '.join(others)}" if others else ""
         raise ModelError(
-            f"{name} has layers ({kind}) that keep a state instead of plain attention's keys and values, which this "
-            f"engine does not run; {USE_INSTEAD}."
+            f"{name} is a {model_type}{layers}: a state-space or hybrid model, whose layers keep something other than "
+            f"the keys and values of all tokens, which this engine does not run; {USE_INSTEAD}."
         )
     if any(data.get(key) is not None for key in _OTHER_SENSES):
         raise ModelError(

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from engine.models.config import ModelShape, eos_token_ids, read_files
 from engine.models.errors import ModelError
+from engine.models.linear import Linear
 from engine.models.refusals import USE_INSTEAD, refuse
 from kernels.api import AttentionMetadata, KVCache, paged_attention, write_kv
 
@@ -157,7 +158,7 @@ def load_decoder(folder: Path, dtype: torch.dtype, device: torch.device) -> tupl
     refuse(data, str(folder))
     model = _load(folder, data, dtype)
     try:
-        model.to(device)
+        _pack(model.to(device))
         shape = _shape_of(model, data, generation)
         decoder = TransformersDecoder(model)
         _compare(decoder, model, shape, dtype, device)
@@ -216,6 +217,17 @@ def _load(folder: Path, data: dict[str, Any], dtype: torch.dtype) -> Any:
             raise ModelError(f"{folder} {what}: {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}.")
     model.requires_grad_(False)
     return model
+
+
+def _pack(model: nn.Module) -> None:
+    """Lay the matrices out for this CPU, where that is possible, as the native decoder does."""
+    others = {id(p) for m in model.modules() if type(m) is not nn.Linear for p in m.parameters(recurse=False)}
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                linear = Linear.of(child)
+                linear.pack(keep_weight=id(child.weight) in others)
+                setattr(module, name, linear)
 
 
 def _shape_of(model: Any, data: dict[str, Any], generation: dict[str, Any]) -> ModelShape:
