@@ -62,6 +62,9 @@ class EngineConfig:
     """Sequences of one tenant that run at once. None: as many as run at all."""
     max_kv_share: float = 1.0
     """The share of the pool that one tenant's running sequences may use; one that needs more is refused."""
+    batch_invariant: bool = False
+    """The same logits to the bit whatever else runs, on one machine with one number of threads. The C++ decoder is so
+    always; torch then computes in small padded tiles, several times slower."""
     hash_bits: int = 64
     """For tests only: shorter hashes collide, and results must stay right."""
 

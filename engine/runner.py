@@ -6,6 +6,7 @@ queues, text nor tenants concern it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
@@ -15,12 +16,13 @@ from numpy.typing import NDArray
 
 from engine.config import EngineConfig, EngineConfigError, free_host_memory
 from engine.drawing import Drawing
-from engine.flat_batch import BlockTableRows
+from engine.flat_batch import BlockTableRows, FlatBatch
 from engine.models import LoadedModel, load
 from engine.sampler import Drawn
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 from kernels.api import AttentionMetadata, KVCache
+from kernels.fixed_order import TILE
 
 
 class ModelRunner(Protocol):
@@ -48,7 +50,11 @@ class ModelRunner(Protocol):
 
 
 class Runner:
-    """Runs a model through torch over a paged KV pool on one device."""
+    """Runs a model through torch over a paged KV pool on one device.
+
+    With `batch_invariant` the model only ever sees TILE rows, padded, and its attention has a fixed order: all products
+    and sums have one shape, so a token's logits are the same to the bit whatever is in the batch, however chunked.
+    """
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         shape = loaded.config
@@ -77,6 +83,7 @@ class Runner:
         )
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._drawing = Drawing(config.max_num_seqs, self.vocab_size)
+        self._invariant = config.batch_invariant
 
     @classmethod
     def load(cls, config: EngineConfig) -> Runner:
@@ -90,7 +97,18 @@ class Runner:
     def run(self, batch: Batch) -> dict[Sequence, Drawn]:
         self._drawing.enter(batch)
         flat = self._tables.flatten(batch)
-        hidden = self._model(
+        if self._invariant:
+            hidden = torch.cat([self._hidden(tile)[:size] for tile, size in tiles(flat)])
+        else:
+            hidden = self._hidden(flat)
+
+        def logits_of(part: slice) -> torch.Tensor:
+            return self._logits(hidden[self._to_device(flat.rows[part])])
+
+        return self._drawing.draw(flat, logits_of)
+
+    def _hidden(self, flat: FlatBatch) -> torch.Tensor:
+        hidden: torch.Tensor = self._model(
             self._to_device(flat.input_ids),
             self._to_device(flat.positions),
             self._kv,
@@ -101,14 +119,17 @@ class Runner:
                 seq_lens=self._to_device(flat.seq_lens),
                 max_query_len=flat.max_query_len,
                 max_seq_len=flat.max_seq_len,
+                fixed_order=self._invariant,
             ),
         )
+        return hidden
 
-        def logits_of(part: slice) -> torch.Tensor:
-            logits: torch.Tensor = self._model.logits(hidden[self._to_device(flat.rows[part])])
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        if not self._invariant:
+            logits: torch.Tensor = self._model.logits(hidden)
             return logits
-
-        return self._drawing.draw(flat, logits_of)
+        padded = torch.nn.functional.pad(hidden, (0, 0, 0, -len(hidden) % TILE))
+        return torch.cat([self._model.logits(tile) for tile in padded.split(TILE)])[: len(hidden)]
 
     @torch.inference_mode()
     def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
@@ -119,6 +140,36 @@ class Runner:
     def _to_device(self, array: NDArray[np.int64] | NDArray[np.int32]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
         return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
+
+
+def tiles(flat: FlatBatch) -> Iterator[tuple[FlatBatch, int]]:
+    """The tokens of a step in tiles of TILE rows, the last one padded, and how many rows of each are real.
+
+    In order, so that the K and V a token looks back at are there. Nothing is drawn from a tile.
+    """
+    total = len(flat.input_ids)
+    for first in range(0, total, TILE):
+        last = min(first + TILE, total)
+        padding = (0, first + TILE - last)
+        start, stop = np.searchsorted(flat.query_starts, (first, last - 1), side="right") - 1
+        starts = np.clip(flat.query_starts[start : stop + 2], first, last)
+        seq_lens = flat.positions[starts[1:] - 1] + 1
+        yield (
+            FlatBatch(
+                input_ids=np.pad(flat.input_ids[first:last], padding),
+                positions=np.pad(flat.positions[first:last], padding),
+                slot_mapping=np.pad(flat.slot_mapping[first:last], padding, constant_values=-1),
+                block_tables=flat.block_tables[start : stop + 1],
+                query_starts=starts - np.int32(first),
+                seq_lens=seq_lens.astype(np.int32),
+                max_query_len=int(np.diff(starts).max()),
+                max_seq_len=int(seq_lens.max()),
+                drawing=[],
+                rows=np.zeros(0, np.int64),
+                num_draws=0,
+            ),
+            last - first,
+        )
 
 
 def context_length(config: EngineConfig, max_position: int) -> int:

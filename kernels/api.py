@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import torch_paged
+from kernels import fixed_order, torch_paged
 
 
 @dataclass
@@ -29,6 +29,7 @@ class AttentionMetadata:
     block_tables int32 [S, max_blocks]: physical blocks in the order of the context; entries behind it are ignored.
     query_starts int32 [S + 1], seq_lens int32 [S]: context including this step's tokens; 0 for a padded sequence.
     All four on the cache's device; max_query_len and max_seq_len are their maxima, known without a device read.
+    fixed_order: every sum in one order, so that a row's result does not depend on its batch (slower).
     """
 
     slot_mapping: Tensor
@@ -37,6 +38,7 @@ class AttentionMetadata:
     seq_lens: Tensor
     max_query_len: int
     max_seq_len: int
+    fixed_order: bool = False
     # A path's own preparation for this step, made at its first layer and used by the others.
     plan: Any = field(default=None, repr=False, compare=False)
 
@@ -96,7 +98,8 @@ def paged_attention(
     outside the windows of a sequence's rows are not looked at. softcap: scaled scores s become softcap * tanh(s /
     softcap) before the softmax (Gemma 2, arXiv 2408.00118, section 2).
     """
-    return torch_paged.paged_attention(q, layer.k, layer.v, meta, scale, window, softcap)
+    path = fixed_order if meta.fixed_order else torch_paged
+    return path.paged_attention(q, layer.k, layer.v, meta, scale, window, softcap)
 
 
 def copy_blocks(cache: KVCache, src: Tensor, dst: Tensor) -> None:

@@ -18,7 +18,8 @@ from engine import LLMEngine
 from engine.llm_engine import RequestRefused
 from engine.sampling_params import SamplingParams, TokenLogprobs
 from engine.scheduler import Batch
-from tests.engine.hash_model import VOCAB, hash_engine, knowing, logits_after, speculate
+from tests.engine.hash_model import EOS, VOCAB, hash_engine, knowing, logits_after, speculate
+from tests.engine.test_logits import plain
 
 PROMPTS = {f"r{n}": [(n * 7 + i * i) % (VOCAB - 1) + 1 for i in range(3 + n * 5)] for n in range(6)}
 EVERYTHING = [
@@ -163,6 +164,34 @@ def test_a_batch_that_asks_for_nothing_is_neither_edited_nor_told_of(monkeypatch
     ask(engine, {f"r{n}": SamplingParams(max_tokens=5, seed=n, ignore_eos=True) for n in range(4)})
     runner: Any = engine.runner
     assert not runner._drawing._wishes, "those that have left are forgotten"
+
+
+def test_penalties_bias_and_min_tokens_make_the_answer_that_the_plain_rule_makes() -> None:
+    prompt = [5, 9, 9, 30, 5]
+    for params in (
+        SamplingParams(max_tokens=40, temperature=0.0, presence_penalty=1.5, frequency_penalty=0.7),
+        SamplingParams(max_tokens=40, temperature=0.0, repetition_penalty=1.4, logit_bias={5: 4.0, 9: 3.0}),
+        SamplingParams(max_tokens=40, temperature=0.0, frequency_penalty=-0.5, logit_bias={EOS: 9.0}, min_tokens=7),
+    ):
+        tokens: list[int] = []
+        while len(tokens) < 40 and EOS not in tokens:
+            row = plain(logits_after(prompt + tokens).tolist(), params, prompt, tokens, {EOS})
+            tokens.append(row.index(max(row)))
+        (answer,) = hash_engine(token_budget=4).generate([prompt], params)
+        assert answer.token_ids == tokens
+
+
+def test_logprobs_are_the_models_own_whatever_the_settings() -> None:
+    params = SamplingParams(
+        max_tokens=20, seed=1, temperature=0.3, top_k=5, logit_bias={7: 6.0}, presence_penalty=2.0, logprobs=4
+    )
+    (answer,) = hash_engine().generate([[1, 2, 3]], params)
+    assert answer.logprobs is not None
+    for position, one in enumerate(answer.logprobs):
+        row = torch.from_numpy(logits_after([1, 2, 3, *answer.token_ids[:position]])).log_softmax(-1)
+        assert one.token_id == answer.token_ids[position]
+        assert one.logprob == pytest.approx(float(row[one.token_id]), abs=1e-5)
+        assert [token for token, _ in one.top] == row.argsort(descending=True)[:4].tolist()
 
 
 def prompt_logprobs(prompt: list[int], most: int) -> list[tuple[int, float, list[int]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ params_strategy = st.builds(
 tokens_strategy = st.lists(st.integers(0, VOCAB - 1), max_size=150)
 
 
-def plain(logits: list[float], params: SamplingParams, prompt: list[int], output: list[int]) -> list[float]:
+def plain(
+    logits: list[float], params: SamplingParams, prompt: list[int], output: list[int], stops: Iterable[int] = STOPS
+) -> list[float]:
     """What the documentation of the settings says, for one row."""
     row = [x + params.logit_bias.get(token, 0.0) for token, x in enumerate(logits)]
     for token in {*prompt, *output}:
@@ -37,7 +40,7 @@ def plain(logits: list[float], params: SamplingParams, prompt: list[int], output
     for token in set(output):
         row[token] -= params.frequency_penalty * output.count(token) + params.presence_penalty
     if len(output) < params.min_tokens:
-        for token in STOPS:
+        for token in stops:
             if token < len(row):
                 row[token] = -math.inf
     return row
