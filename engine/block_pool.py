@@ -129,10 +129,9 @@ class BlockPool:
         if count <= len(self._free):
             blocks = [self._free.pop() for _ in range(count)]
         else:
-            wanted = count - len(self._free)
             blocks = self._free[::-1]
             self._free.clear()
-            blocks += self._evict(wanted, tenant)
+            blocks += self._evict(count - len(blocks), tenant, count)
         for block in blocks:
             self.refs[block] = 1
             self.owner[block] = tenant
@@ -180,6 +179,7 @@ class BlockPool:
         """
         assert self.refs[block] > 0, f"block {block} is not in use"
         assert not self.kept[block], f"block {block} is findable already"
+        assert parent == NO_PARENT or self.refs[parent], f"block {block} is in use, and its parent {parent} is not"
         self.kept[block] = 1
         self.filled[block] = filled
         self._parent[block] = parent
@@ -223,12 +223,12 @@ class BlockPool:
 
     # --- eviction -------------------------------------------------------------------------------------------------
 
-    def _evict(self, count: int, tenant: str) -> list[int]:
-        """Take the content of `count` cached blocks, for `tenant`."""
+    def _evict(self, wanted: int, tenant: str, count: int) -> list[int]:
+        """Take the content of `wanted` cached blocks, for `tenant`, which will hold `count` more blocks in all."""
         payers = [payer for name in list(self._leaves) if (payer := self._payer(name, tenant, count)) is not None]
         heapq.heapify(payers)
         blocks: list[int] = []
-        while len(blocks) < count:
+        while len(blocks) < wanted:
             paying = payers[0][-1]
             now = self._payer(paying, tenant, count)
             if now is None:

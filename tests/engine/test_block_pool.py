@@ -54,6 +54,14 @@ class PoolMachine(RuleBasedStateMachine):
         del self.parent[block]
         self.evicted.append(block)
 
+    def chain(self, block: int) -> list[int]:
+        """A findable block with all that it builds on, head first."""
+        table: list[int] = []
+        while block != NO_PARENT:
+            table.insert(0, block)
+            block = self.parent[block]
+        return table
+
     @rule(count=st.integers(0, 6), tenant=st.sampled_from(TENANTS))
     def allocate(self, count: int, tenant: str) -> None:
         if count > self.pool.num_available:
@@ -79,7 +87,12 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(0, 6), under=st.integers(-1, 11))
     def keep(self, data: st.DataObject, count: int, under: int) -> None:
         table = data.draw(st.sampled_from(self.tables))
-        parent = under if under in self.parent and under not in table else NO_PARENT
+        chain = self.chain(under) if under in self.parent else []
+        if table and table[0] not in self.parent and not set(chain) & set(table):
+            # What a table builds on is in the table: so a used block's parents are used.
+            self.pool.acquire(chain)
+            table[:0] = chain
+        parent = NO_PARENT
         for block in table[:count]:
             if block not in self.parent:
                 self.pool.keep(block, parent, 1)
@@ -98,11 +111,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.parent)
     @rule(data=st.data())
     def acquire(self, data: st.DataObject) -> None:
-        table = []
-        block = data.draw(st.sampled_from(sorted(self.parent)))
-        while block != NO_PARENT:
-            table.insert(0, block)
-            block = self.parent[block]
+        table = self.chain(data.draw(st.sampled_from(sorted(self.parent))))
         self.pool.acquire(table)
         self.tables.append(table)
 

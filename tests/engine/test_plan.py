@@ -149,7 +149,7 @@ def test_lengths_are_sampled_from_what_a_worker_has_shown(
     for worker, prompts in (("w1", [5, 9]), ("w2", [13])):
         engine = null_engine(num_blocks=32)
         for number, length in enumerate(prompts):
-            engine.add_request(str(number), list(range(1, length + 1)), SamplingParams(max_tokens=4))
+            engine.add_request(str(number), [number + 1] * length, SamplingParams(max_tokens=4))
         engine.step()
         shown = protocol.Snapshot(worker=worker, at_ms=0, **engine.snapshot())
         client.xadd(protocol.occupancy_key(worker), {"snapshot": protocol.encode(shown)})
