@@ -44,7 +44,6 @@ class Drawing:
             if sequence.num_synced == 0:
                 params = sequence.params
                 self._settings.set(sequence.row, params, sequence.index)
-                self._wishes.pop(sequence.row, None)
                 edits = None
                 if LogitEdits.wanted(params):
                     edits = LogitEdits(params, sequence.prompt_len, sequence.stop_ids, self._vocab_size)

@@ -148,9 +148,10 @@ def test_an_unusable_row_of_a_draft_counts_only_where_the_draft_was_right() -> N
     engine = broken_after(wrong[:2])
     speculate(engine, lambda sequence: wrong if not sequence.num_output else [])
     assert ask(engine, {"r0": params})["r0"][0] == answer
-    engine = broken_after(answer[:2])
-    speculate(engine, lambda sequence: answer[sequence.num_output :][:3])
-    assert ask(engine, {"r0": params})["r0"][1] == "error"
+    for behind in (answer[2], 0):  # 0 is what an unusable row gives
+        engine = broken_after(answer[:2])
+        speculate(engine, lambda sequence, draft=[*answer[:2], behind]: draft[sequence.num_output :])  # type: ignore[misc]
+        assert ask(engine, {"r0": params})["r0"][1] == "error"
 
 
 def test_a_batch_that_asks_for_nothing_is_neither_edited_nor_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +234,19 @@ def test_a_prompt_preempted_while_it_is_scored_is_told_of_each_token_once() -> N
         for output in engine.step():
             about += output.prompt_logprobs or []
     assert [one.token_id for one in about] == PROMPTS["r5"][1:]
+
+
+def test_a_prompt_that_has_been_scored_is_found_in_the_cache_when_it_comes_back() -> None:
+    engine = hash_engine(token_budget=64)
+    engine.add_request("r5", PROMPTS["r5"], SamplingParams(max_tokens=20, prompt_logprobs=0, ignore_eos=True))
+    for _ in range(4):
+        engine.step()
+    (sequence,) = engine.scheduler.running
+    assert sequence.num_output > 0
+    engine.scheduler._preempt(sequence, {})
+    engine.step()
+    assert sequence.num_computed > len(PROMPTS["r5"])
+    assert engine.cache.match(sequence).tokens > 0
 
 
 def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused() -> None:
