@@ -52,8 +52,9 @@ class ModelRunner(Protocol):
 class Runner:
     """Runs a model through torch over a paged KV pool on one device.
 
-    With `batch_invariant` the model only ever sees TILE rows, padded, and its attention has a fixed order: all products
-    and sums have one shape, so a token's logits are the same to the bit whatever is in the batch, however chunked.
+    With `batch_invariant` the model only ever sees TILE rows, padded, or one where rows are not treated alike, and its
+    attention has a fixed order: all products and sums have one shape, so a token's logits are the same to the bit
+    whatever is in the batch, however chunked.
     """
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
@@ -84,6 +85,7 @@ class Runner:
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._drawing = Drawing(config.max_num_seqs, self.vocab_size)
         self._invariant = config.batch_invariant
+        self._tile = TILE if loaded.model.row_wise else 1
 
     @classmethod
     def load(cls, config: EngineConfig) -> Runner:
@@ -98,7 +100,7 @@ class Runner:
         self._drawing.enter(batch)
         flat = self._tables.flatten(batch)
         if self._invariant:
-            hidden = torch.cat([self._hidden(tile)[:size] for tile, size in tiles(flat)])
+            hidden = torch.cat([self._hidden(tile)[:size] for tile, size in tiles(flat, self._tile)])
         else:
             hidden = self._hidden(flat)
 
@@ -142,15 +144,15 @@ class Runner:
         return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
 
 
-def tiles(flat: FlatBatch) -> Iterator[tuple[FlatBatch, int]]:
-    """The tokens of a step in tiles of TILE rows, the last one padded, and how many rows of each are real.
+def tiles(flat: FlatBatch, rows: int) -> Iterator[tuple[FlatBatch, int]]:
+    """The tokens of a step in tiles of so many rows, the last one padded, and how many rows of each are real.
 
     In order, so that the K and V a token looks back at are there. Nothing is drawn from a tile.
     """
     total = len(flat.input_ids)
-    for first in range(0, total, TILE):
-        last = min(first + TILE, total)
-        padding = (0, first + TILE - last)
+    for first in range(0, total, rows):
+        last = min(first + rows, total)
+        padding = (0, first + rows - last)
         start, stop = np.searchsorted(flat.query_starts, (first, last - 1), side="right") - 1
         starts = np.clip(flat.query_starts[start : stop + 2], first, last)
         seq_lens = flat.positions[starts[1:] - 1] + 1

@@ -114,6 +114,8 @@ class LlamaModel(nn.Module):
             self.lm_head.weight = self.embed_tokens
         self.rotary = Rotary(config)
 
+    row_wise = True
+
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, positions: Tensor, kv: KVCache, meta: AttentionMetadata) -> Tensor:
         """Hidden states [T, hidden_size] after the last norm, for input_ids and positions int64 [T].

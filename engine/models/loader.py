@@ -33,6 +33,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class DecoderModel(Protocol):
     """What every model does; engine.models.llama.LlamaModel says it in full."""
 
+    row_wise: bool
+    """Whether all rows go through the same products; experts multiply as many as happen to be sent to them."""
+
     def __call__(self, input_ids: Tensor, positions: Tensor, kv: KVCache, meta: AttentionMetadata) -> Tensor: ...
 
     def logits(self, hidden: Tensor) -> Tensor: ...

@@ -62,6 +62,7 @@ class TransformersDecoder:
         self._decoder: Any = model.base_model
         self._head = model
         self._given = _GivenHidden()
+        self.row_wise = not any("expert" in name for name, _ in model.named_modules())
 
     @torch.inference_mode()
     def __call__(self, input_ids: Tensor, positions: Tensor, kv: KVCache, meta: AttentionMetadata) -> Tensor:

@@ -22,7 +22,7 @@ from engine.sampling_params import SamplingParams, TokenLogprobs
 from engine.sequence import Sequence
 from kernels.api import AttentionMetadata, KVCache
 from tests.engine.hash_model import speculate
-from tests.engine.tiny import VOCAB, make_tiny
+from tests.engine.tiny import VOCAB, make_foreign, make_tiny
 
 SHARED = [(i * i * 7 + 3) % (VOCAB - 3) + 3 for i in range(150)]  # more than a round of blocks: decodes are grouped
 PROMPTS = {f"r{n}": SHARED + [(n * 31 + i * 5) % (VOCAB - 3) + 3 for i in range(n * 9 + 1)] for n in range(4)}
@@ -131,6 +131,30 @@ def test_logits_are_bit_equal_in_any_batch_chunked_cached_preempted_and_drafted(
     speculate(drafted.engine, guess)
     drafted.ask([*PROMPTS]).equals(alone, [*PROMPTS])
     assert drafted.engine.steps < together.engine.steps
+
+
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("gemma2", {"sliding_window": 24, "attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 24}),
+        ("mixtral", {"num_local_experts": 4, "sliding_window": 32}),
+    ],
+)
+def test_models_that_run_through_transformers_are_bit_equal_too(
+    tmp_path: Path, family: str, config: dict[str, Any]
+) -> None:
+    """Windows, caps, and experts, which would multiply as many rows as happen to be sent to them."""
+    folder = make_foreign(tmp_path / family, family, tie_word_embeddings=False, **config)
+
+    def make(**settings: Any) -> LLMEngine:
+        defaults: dict[str, Any] = {"dtype": "float32", "num_blocks": 128, "batch_invariant": True}
+        return LLMEngine(EngineConfig(model=str(folder), device="cpu", **{**defaults, **settings}))
+
+    names = ["r0", "r1", "r2"]
+    alone = Heard(make(prefix_caching=False))
+    for name in names:
+        alone.ask([name])
+    Heard(make(token_budget=37, max_num_seqs=4)).ask(names[::-1]).equals(alone, names)
 
 
 @pytest.mark.parametrize("dtype", KINDS)
