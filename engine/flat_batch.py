@@ -102,8 +102,13 @@ class BlockTableRows:
             input_ids = np.fromiter((s.token_ids[at] for s, at in first), np.int64, size)
             positions, which = starts, np.arange(size)
         else:
-            spans = zip(batch, starts.tolist(), ends.tolist(), strict=True)
-            input_ids = np.fromiter((token for span in spans for token in _tokens(*span)), np.int64, total)
+            tokens: list[int] = []
+            for sequence, start, end in zip(batch, starts.tolist(), ends.tolist(), strict=True):
+                if end - start == 1 and start < len(sequence.token_ids):
+                    tokens.append(sequence.token_ids[start])
+                else:
+                    tokens += _tokens(sequence, start, end)
+            input_ids = np.array(tokens, np.int64)
             which = np.repeat(np.arange(size), counts)
             positions = np.arange(total) - query_starts[which] + starts[which]
         block, offset = np.divmod(positions, self.block_size)
@@ -140,7 +145,8 @@ class BlockTableRows:
             rows = np.repeat(rows - drafts - firsts, flat.draws) + np.arange(int(flat.draws.sum()))
         flat.num_draws = len(rows)
         scored = [rows]
-        for i, sequence in enumerate(batch):
+        for i in np.flatnonzero(~complete | (ends - starts > 1)).tolist():
+            sequence = batch[i]
             if sequence.needs_all_rows:
                 start = int(starts[i])
                 first, count = _scored(sequence, start, int(ends[i]))

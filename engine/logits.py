@@ -57,7 +57,8 @@ class LogitEdits:
         for token in token_ids[self._known : self.prompt_len]:
             self._at(token)
         for token in token_ids[max(self._known, self.prompt_len) :]:
-            self._counts[self._at(token)] += 1.0
+            place = self._at(token)  # before the array is looked at, which this may replace
+            self._counts[place] += 1.0
         self._known = len(token_ids)
 
     def _at(self, token: int) -> int:

@@ -72,6 +72,19 @@ def test_edits_are_those_of_the_plain_rule_however_the_tokens_came(
     assert torch.equal(logits[[0, -1]], untouched[[0, -1]]), "rows that ask for nothing stay as they were"
 
 
+def test_any_number_of_different_tokens_is_counted() -> None:
+    for repetition in (1.0, 1.2):
+        params = SamplingParams(frequency_penalty=0.5, repetition_penalty=repetition)
+        prompt, output = list(range(100, 400)), [*range(300), 7, 7]
+        edits = LogitEdits(params, len(prompt), STOPS, 500)
+        for length in range(len(prompt), len(prompt + output) + 1):
+            edits.follow((prompt + output)[:length])
+        logits = torch.ones(1, 500)
+        edit(logits, [(0, edits, len(output))])
+        wanted = plain([1.0] * 500, params, prompt, output)
+        assert logits[0].tolist() == pytest.approx(wanted, rel=1e-5)
+
+
 @given(tokens_strategy, tokens_strategy)
 @settings(max_examples=50, deadline=None)
 def test_edits_made_anew_after_a_preemption_are_the_same_to_the_bit(prompt: list[int], output: list[int]) -> None:
