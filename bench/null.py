@@ -23,6 +23,7 @@ class NullRunner:
         self.num_blocks = config.num_blocks
         self.vocab_size = VOCAB
         self.max_model_len = config.max_model_len or max_model_len
+        self.window = None
         self.revision = "null"
         self.eos_token_ids: frozenset[int] = frozenset()
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size) if flatten else None

@@ -37,7 +37,7 @@ from engine.runners import load_runner
 from engine.sampler import Drawn
 from engine.sampling_params import SamplingParams, TokenLogprobs
 from engine.scheduler import Batch, Scheduler
-from engine.sequence import Sequence, SequenceState
+from engine.sequence import GONE, Sequence, SequenceState
 from engine.speculation import Speculation
 
 if TYPE_CHECKING:
@@ -145,11 +145,16 @@ class LLMEngine:
             spare_tokens=config.spare_tokens,
             max_seqs_per_tenant=config.max_seqs_per_tenant,
             max_blocks_per_tenant=self.max_blocks_per_tenant,
+            window=runner.window,
         )
         bound_s = (config.max_itl_ms or 1e6) / 1e3
         self.pacer = StepPacer(bound_s, config.token_budget, min(LEAST_PREFILL, config.token_budget))
         self._prefill_cap = self.pacer.cap if config.max_itl_ms is not None else None
         self.speculation = Speculation(self.scheduler, self.pacer) if config.speculation else None
+        # Tokens that a sequence can compute. Behind a window blocks are used again, so the pool sets no bound.
+        self._max_slots = self.max_blocks_per_tenant * self.block_size
+        if self.scheduler.windows is not None:
+            self._max_slots = max(self._max_slots, self.max_model_len)
         self._live: dict[str, list[Sequence]] = {}  # the choices that have not ended
         self._warming: dict[str, Sequence] = {}
         self._ended: list[StepOutput] = []  # ended between two steps; the next one tells
@@ -168,7 +173,7 @@ class LLMEngine:
     @property
     def context(self) -> int:
         """The longest prompt and answer together, in tokens: the model's, or what the pool gives a tenant if less."""
-        return min(self.max_model_len, self.max_blocks_per_tenant * self.block_size)
+        return min(self.max_model_len, self._max_slots)
 
     def add_request(
         self,
@@ -192,7 +197,7 @@ class LLMEngine:
             raise RequestRefused("invalid_token", message, "logit_bias")
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         # The last token of an answer needs no slot: nothing is computed from it.
-        longest = min(self.max_model_len, self.max_blocks_per_tenant * self.block_size + 1)
+        longest = min(self.max_model_len, self._max_slots + 1)
         choices = [
             Sequence(
                 request_id,
@@ -338,7 +343,7 @@ class LLMEngine:
         if not tokens:
             raise RequestRefused("empty_prompt", "The prompt has no tokens; send at least one.", "messages")
         # An answer has at least one token, which needs a position but no slot.
-        longest = min(self.max_model_len - 1, self.max_blocks_per_tenant * self.block_size)
+        longest = min(self.max_model_len - 1, self._max_slots)
         if tokens > longest:
             raise RequestRefused(
                 "context_length_exceeded",
@@ -539,7 +544,8 @@ class LLMEngine:
     def _wasted_slots(self) -> int:
         """Slots of running sequences behind their last token: what the block size costs now."""
         return sum(
-            len(sequence.block_table) * self.block_size - sequence.num_tokens for sequence in self.scheduler.running
+            max(0, len(sequence.block_table) * self.block_size - sequence.num_tokens)
+            for sequence in self.scheduler.running
         )
 
     def snapshot(self) -> dict[str, Any]:
@@ -551,7 +557,7 @@ class LLMEngine:
         self.pool.check_integrity()
         self.cache.check_integrity()
         running = self.scheduler.running
-        held = Counter(block for sequence in running for block in sequence.block_table)
+        held = Counter(block for sequence in running for block in sequence.blocks)
         for block, refs in enumerate(self.pool.refs):
             assert refs == held[block], f"block {block} has {refs} references, {held[block]} are accounted for"
         rows = [sequence.row for sequence in running]
@@ -565,6 +571,9 @@ class LLMEngine:
                 slots = len(sequence.block_table) * self.block_size
                 assert sequence.num_computed <= slots, f"{sequence} has more tokens than slots"
                 assert sequence.num_hashed * self.block_size <= sequence.num_computed, f"{sequence} promises too much"
+                gone = [place for place, block in enumerate(sequence.block_table) if block == GONE]
+                assert not gone or gone[-1] < sequence.num_behind, f"{sequence} gave back a block that it reads"
+                assert not gone or gone[0] >= sequence.num_hashed, f"{sequence} is found by blocks that it gave back"
             else:
                 assert not sequence.block_table, f"{sequence} waits and holds blocks"
         assert len(live) == len(running) + self.scheduler.num_waiting, "a live request is neither run nor queued"

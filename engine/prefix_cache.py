@@ -50,6 +50,12 @@ class Match:
     def last(self) -> CachedBlock | None:
         return self.entries[-1] if self.entries else None
 
+    def shorten(self, blocks: int, block_size: int) -> None:
+        """Let nothing be found behind the first `blocks` blocks."""
+        if len(self.entries) > blocks:
+            del self.entries[blocks:]
+            self.source, self.tokens = None, blocks * block_size
+
 
 @dataclass(slots=True)
 class _Pin:
@@ -141,7 +147,7 @@ class PrefixCache:
         Where another sequence has come first with the same content, the table goes over to that block and the own one
         is given back: the memory is saved, and parents stay findable.
         """
-        if not self.enabled:
+        if not self.enabled or sequence.num_behind:
             return
         table, size = sequence.block_table, self.block_size
         for index in range(sequence.num_hashed, sequence.num_computed // size):
@@ -167,7 +173,7 @@ class PrefixCache:
         """Make the computed beginning of a running sequence's part-filled block findable, to copy from."""
         start = sequence.num_hashed * self.block_size
         size = sequence.num_computed - start
-        if not self.enabled or not 0 < size < self.block_size:
+        if not self.enabled or sequence.num_behind or not 0 < size < self.block_size:
             return
         parent = sequence.last_cached
         block = sequence.block_table[sequence.num_hashed]

@@ -13,6 +13,8 @@ least service: its half-computed prompt, else the head of its queue. Promises:
   is recomputed later, first in its queue. The same makes room for a tenant that runs nothing, is not ahead, and finds
   the rows or the pool full: but never the last running sequence of a tenant;
 - a sequence alone always fits (the engine refuses those that never could), so every step that has work makes progress;
+- where every layer has a sliding window, a sequence is admitted with the blocks that it needs at once, and goes on with
+  those that it leaves behind (engine.windows); before anybody is preempted or kept waiting, these are given back;
 - `release` is the only way out, from any state, once or many times.
 
 It knows no tensors, no text and no clock.
@@ -30,6 +32,7 @@ from engine.block_pool import BlockPool
 from engine.fairness import OUTPUT_COST, PROMPT_COST, Fairness
 from engine.prefix_cache import Match, PrefixCache, common_tokens
 from engine.sequence import Sequence, SequenceState
+from engine.windows import Windows
 
 Batch: TypeAlias = dict[Sequence, int]
 _ByTenant: TypeAlias = dict[str, OrderedDict[Sequence, None]]
@@ -47,7 +50,8 @@ class _Admission(Enum):
 
 class Scheduler:
     """`spare_tokens`: how many tokens behind its cached ones a conversation's next turn can compute anew and still be
-    quick (engine.config says more). `max_seqs_per_tenant`, `max_blocks_per_tenant`: None for no limit.
+    quick (engine.config says more). `max_seqs_per_tenant`, `max_blocks_per_tenant`: None for no limit. `window`: the
+    tokens beyond which no layer of the model looks back; None where one sees all.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Scheduler:
         spare_tokens: int = 0,
         max_seqs_per_tenant: int | None = None,
         max_blocks_per_tenant: int | None = None,
+        window: int | None = None,
     ) -> None:
         assert token_budget >= max_num_seqs, "every running sequence must be able to decode in every step"
         self.pool = pool
@@ -73,6 +78,10 @@ class Scheduler:
         self.spare_blocks = spare_tokens // block_size
         self.max_seqs_per_tenant = max_seqs_per_tenant or max_num_seqs
         self.max_blocks_per_tenant = max_blocks_per_tenant or pool.num_blocks
+        self.windows: Windows | None = None
+        """None also where the pool is too small for a window, and a sequence must fit with all its tokens."""
+        if window is not None and Windows.span_of(window, token_budget, block_size) <= self.max_blocks_per_tenant:
+            self.windows = Windows(pool, cache, block_size=block_size, window=window, budget=token_budget)
         self.copies: list[tuple[int, int]] = []
         """Blocks to copy, (source, destination), in this order, before the step is computed. The caller empties it."""
         self.running: dict[Sequence, None] = {}  # in the order of admission
@@ -129,13 +138,14 @@ class Scheduler:
         """
         batch: Batch = {}
         half_computed: dict[str, list[Sequence]] = {}
+        size = self.block_size
         for sequence in list(self.running):
             if sequence.state is not SequenceState.RUNNING:
                 continue  # preempted for one before it, just now
             if len(sequence.token_ids) - sequence.num_computed > 1:
                 half_computed.setdefault(sequence.tenant, []).append(sequence)
-            elif self._has_slot(sequence, batch):
-                batch[sequence] = 1
+            elif sequence.num_computed < len(sequence.block_table) * size or self._has_slots(sequence, batch):
+                batch[sequence] = 1  # it has the slot, as in most steps, or gets it
         self.num_decodes = len(batch)
         if half_computed or self._waiting_of:
             budget = self.token_budget
@@ -161,22 +171,27 @@ class Scheduler:
             self.fairness.charge(tenant, OUTPUT_COST * count)
         return counts.total()
 
-    def _has_slot(self, sequence: Sequence, batch: Batch) -> bool:
-        """Give a decoding sequence the slot for its next token; False when it was preempted itself to get one."""
-        if sequence.num_computed < len(sequence.block_table) * self.block_size:
+    def _has_slots(self, sequence: Sequence, batch: Batch, count: int = 1) -> bool:
+        """Give a running sequence the slots for its next tokens; False when it was preempted itself to get them."""
+        if sequence.num_computed + count <= len(sequence.block_table) * self.block_size:
             return True
         tenant = sequence.tenant
-        while len(self._running_of[tenant]) > 1 and self._uses_too_much(tenant, 1):
+        missing = -(-(sequence.num_computed + count) // self.block_size) - len(sequence.block_table)
+        while len(self._running_of[tenant]) > 1 and self._uses_too_much(tenant, missing):
+            if self._slide(self._running_of[tenant], self.pool.num_available + 1, sequence):
+                continue
             victim = self._newest(tenant)
             self._preempt(victim, batch)
             if victim is sequence:
                 return False
-        while not self.pool.num_available:
+        while self.pool.num_available < missing:
+            if self._slide(self.running, missing, sequence):
+                continue
             victim = self._newest(max(self._running_of, key=self.fairness.service))
             self._preempt(victim, batch)
             if victim is sequence:
                 return False
-        sequence.block_table += self.pool.allocate(1, tenant)
+        sequence.block_table += self.pool.allocate(missing, tenant)
         return True
 
     def make_room_for_draft(self, sequence: Sequence, count: int) -> int:
@@ -189,6 +204,16 @@ class Scheduler:
         if missing > 0 and self._fits(missing, rows=0) and not self._uses_too_much(sequence.tenant, missing):
             sequence.block_table += self.pool.allocate(missing, sequence.tenant)
         return min(count, len(sequence.block_table) * self.block_size - sequence.num_computed - 1)
+
+    def _slide(self, sequences: Iterable[Sequence], wanted: int, growing: Sequence | None = None) -> bool:
+        """Give back what lies behind the windows of running sequences until `wanted` blocks are available.
+
+        A prompt that is being computed keeps what it will go on with, unless it is the `growing` one. Whether there
+        was anything to give back.
+        """
+        if self.windows is None:
+            return False
+        return self.windows.give_back([s for s in sequences if s is growing or not s.prefilling], wanted)
 
     def _schedule_prompts(self, batch: Batch, half_computed: dict[str, list[Sequence]], budget: int) -> None:
         """Fill the batch up to `budget` tokens with those of prompts, always of the tenant with the least service."""
@@ -209,9 +234,11 @@ class Scheduler:
             if self.preemptions > preemptions:
                 left = budget - sum(batch.values())
             if admission is _Admission.ADMITTED:
-                batch[sequence] = count = min(sequence.num_tokens - sequence.num_computed, left)
-                left -= count
-                self._charge_prompt(sequence, count)
+                count = min(sequence.num_tokens - sequence.num_computed, left)
+                if self._has_slots(sequence, batch, count):
+                    batch[sequence] = count
+                    self._charge_prompt(sequence, count)
+                left = left - count if self.preemptions == preemptions else budget - sum(batch.values())
                 if waited:
                     for other in passed_over:
                         other.skips += 1
@@ -266,18 +293,23 @@ class Scheduler:
         if not may_preempt:
             if len(self._running_of[tenant]) >= self.max_seqs_per_tenant:
                 return _Admission.NOT_YET
-            if not self._fits(1):
+            if not self._fits_by_sliding(1):
                 return _Admission.NO_ROOM  # the usual case of a full engine, without walking the prompt
         match = self.cache.match(sequence)
         if self._a_twin_computes(sequence, match):
             return _Admission.NOT_YET
+        blocks = -(-sequence.num_tokens // self.block_size)
+        if self.windows is not None:
+            # However much is cached, alone it must fit.
+            match.shorten(self.max_blocks_per_tenant - self.windows.span, self.block_size)
+            blocks = min(blocks, len(match.entries) + self.windows.span)
         found = [entry.block for entry in match.entries]
-        missing = -(-sequence.num_tokens // self.block_size) - len(found)
+        missing = blocks - len(found)
         idle = sum(self.pool.refs[block] == 0 for block in found)
         if not may_preempt and self._uses_too_much(tenant, missing + idle):
             return _Admission.NOT_YET
         self.pool.acquire(found)  # first of all: what follows must not evict what was just found
-        if not self._fits(missing):
+        if not self._fits_by_sliding(missing):
             victims = self._victims(sequence, missing) if may_preempt else []
             if not victims:
                 self.pool.release(found)
@@ -337,6 +369,12 @@ class Scheduler:
         """
         return len(self._free_rows) >= rows and self.pool.num_available >= missing + len(self.running)
 
+    def _fits_by_sliding(self, missing: int) -> bool:
+        """As `_fits`, once what lies behind windows has been given back where that is what it takes."""
+        if self._fits(missing):
+            return True
+        return bool(self._free_rows) and self._slide(self.running, missing + len(self.running)) and self._fits(missing)
+
     def _victims(self, sequence: Sequence, missing: int) -> list[Sequence]:
         """Whom to preempt so that a sequence of a tenant that runs nothing fits; nobody if that would not be enough.
 
@@ -352,7 +390,7 @@ class Scheduler:
                 victims.append(victim)
                 rows += 1
                 running -= 1
-                available += sum(self.pool.refs[block] == 1 for block in victim.block_table)
+                available += sum(self.pool.refs[block] == 1 for block in victim.blocks)
                 if rows and available >= missing + running:
                     return victims
         return []
@@ -386,10 +424,10 @@ class Scheduler:
         # A conversation's own blocks only, and of those the ones that hold something.
         held = -(-sequence.num_computed // self.block_size)
         own = held - -(-sequence.private_from // self.block_size)
-        self.pool.release(table, min(spare, max(own, 0)) + len(table) - held)
+        self.pool.release(sequence.blocks, min(spare, max(own, 0)) + len(table) - held)
         sequence.block_table = []
         sequence.last_cached = None
-        sequence.num_computed = sequence.num_hashed = sequence.num_synced = 0
+        sequence.num_computed = sequence.num_hashed = sequence.num_synced = sequence.num_behind = 0
 
     def _end_prefill(self, sequence: Sequence) -> None:
         if sequence.prefilling:

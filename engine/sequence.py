@@ -28,6 +28,10 @@ Content: TypeAlias = tuple[tuple[str, bytes], ...]
 """Tokens with their salts: runs of (salt, packed 32-bit token ids), no two neighbours with the same salt."""
 
 
+GONE = -1
+"""In a block table: a block behind the model's window that was given back."""
+
+
 class SequenceState(Enum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -51,6 +55,7 @@ class Sequence:
         "index",
         "last_cached",
         "max_total",
+        "num_behind",
         "num_cached",
         "num_charged",
         "num_computed",
@@ -114,6 +119,8 @@ class Sequence:
         self.num_hashed = 0
         """Leading blocks of the table that the prefix cache can find; the last one's entry is `last_cached`."""
         self.last_cached: CachedBlock | None = None
+        self.num_behind = 0
+        """Leading blocks of the table of which some are GONE; then the prefix cache learns nothing more of it."""
         self.num_cached = 0
         """Prompt tokens found in the prefix cache when it first started."""
         self.num_charged = 0
@@ -129,6 +136,11 @@ class Sequence:
         self.started = False
         self.skips = 0
         """Sequences that were admitted past this one because it did not fit."""
+
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks that it holds, in order."""
+        return [block for block in self.block_table if block != GONE] if self.num_behind else self.block_table
 
     @property
     def num_tokens(self) -> int:

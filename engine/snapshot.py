@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.block_pool import BlockPool, BlockState
 from engine.scheduler import Scheduler
+from engine.sequence import GONE
 
 
 def take(pool: BlockPool, scheduler: Scheduler, block_size: int, counters: dict[str, float]) -> dict[str, Any]:
@@ -24,7 +25,8 @@ def take(pool: BlockPool, scheduler: Scheduler, block_size: int, counters: dict[
         # Those behind the full findable ones are the sequence's own, and it may have gone on since one was registered.
         left = sequence.num_computed - sequence.num_hashed * block_size
         for block in sequence.block_table[sequence.num_hashed :]:
-            filled[block] = min(max(left, 0), block_size)
+            if block != GONE:
+                filled[block] = min(max(left, 0), block_size)
             left -= block_size
     running, waiting = scheduler.counts()
     return {

@@ -37,6 +37,7 @@ class HashRunner:
         self.num_blocks = config.num_blocks
         self.vocab_size = VOCAB
         self.max_model_len = config.max_model_len or 512
+        self.window = None
         self.revision = "hash"
         self.eos_token_ids = frozenset({EOS})
         self.parts = 0

@@ -1,8 +1,9 @@
 """A model without arithmetic, for tests and benches of the scheduler: its KV pool holds token ids.
 
-It writes the id and position of every token to its slot, as a model writes K and V, and reads the whole context back
-through the block tables before it "predicts". So a block that was reused, shared or evicted wrongly shows at once, as
-does a token that was never computed. The answer is a hash of the context, the same however it was computed.
+It writes the id and position of every token to its slot, as a model writes K and V, and reads the whole context, or the
+window that it was given, back through the block tables before it "predicts". So a block that was reused, shared,
+evicted or given back wrongly shows at once, as does a token that was never computed. The answer is a hash of the whole
+context, the same however it was computed.
 """
 
 from __future__ import annotations
@@ -24,12 +25,20 @@ EOS = 0
 
 
 class NullRunner:
-    def __init__(self, config: EngineConfig, *, max_model_len: int = 4096, check: bool = True, memory: int = 0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        max_model_len: int = 4096,
+        check: bool = True,
+        memory: int = 0,
+        window: int | None = None,
+    ) -> None:
         assert config.num_blocks is not None
         self.num_blocks = config.num_blocks
         self.vocab_size = VOCAB
         self.max_model_len = config.max_model_len or max_model_len
-        self.window: int | None = None
+        self.window = window
         self.revision = "null"
         self.eos_token_ids = frozenset({EOS})
         self.batches: list[dict[str, int]] = []
@@ -60,9 +69,11 @@ class NullRunner:
             length = int(flat.seq_lens[row])
             blocks = flat.block_tables[row, : -(-length // size)].astype(np.int64)
             slots = (blocks[:, None] * size + np.arange(size)).reshape(-1)[:length]
-            context = (sequence.token_ids + sequence.draft)[:length]
+            first = 0 if self.window is None else max(0, sequence.num_computed - self.window + 1)
+            context = (sequence.token_ids + sequence.draft)[first:length]
+            slots = slots[first:]
             assert self._tokens[slots].tolist() == context, f"{sequence} reads foreign tokens"
-            assert self._positions[slots].tolist() == list(range(length)), f"{sequence} reads shifted tokens"
+            assert self._positions[slots].tolist() == list(range(first, length)), f"{sequence} reads shifted tokens"
         draws = [1] * len(flat.drawing) if flat.draws is None else flat.draws.tolist()
         return {
             s: Drawn([], bad=True) if s.request_id in self.broken else Drawn(confirm(s, count - 1, self.memory))
@@ -105,7 +116,14 @@ def expected(prompt: list[int], count: int, memory: int = 0) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def null_engine(*, check: bool = True, max_model_len: int = 4096, memory: int = 0, **settings: object) -> LLMEngine:
+def null_engine(
+    *,
+    check: bool = True,
+    max_model_len: int = 4096,
+    memory: int = 0,
+    window: int | None = None,
+    **settings: object,
+) -> LLMEngine:
     """An engine over the null model, without a tokenizer; `settings` are EngineConfig's, num_blocks among them.
 
     Its clock goes on by a millisecond whenever it is read.
@@ -114,6 +132,6 @@ def null_engine(*, check: bool = True, max_model_len: int = 4096, memory: int = 
     config = EngineConfig(**{"block_size": 4, "max_num_seqs": 4, "token_budget": 16, **settings})  # type: ignore[arg-type]
     return LLMEngine(
         config,
-        runner=NullRunner(config, max_model_len=max_model_len, check=check, memory=memory),
+        runner=NullRunner(config, max_model_len=max_model_len, check=check, memory=memory, window=window),
         clock=lambda: next(readings) / 1000,
     )

@@ -34,6 +34,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_seqs_per_tenant=st.sampled_from([None, 1, 2]),
         max_kv_share=st.sampled_from([1.0, 0.4]),
         speculation=st.booleans(),
+        window=st.sampled_from([None, 1, 3, 8]),
     )
     def start(
         self,
@@ -47,6 +48,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_seqs_per_tenant: int | None,
         max_kv_share: float,
         speculation: bool,
+        window: int | None,
     ) -> None:
         self.engine: LLMEngine = null_engine(
             num_blocks=num_blocks,
@@ -62,8 +64,12 @@ class EngineMachine(RuleBasedStateMachine):
             max_kv_share=max_kv_share,
             speculation=speculation,
             memory=MEMORY,
+            window=window,
         )
-        self.slots = max(1, int(num_blocks * max_kv_share)) * block_size
+        blocks = max(1, int(num_blocks * max_kv_share))
+        self.slots = blocks * block_size
+        if window is not None and -(-(window + max_num_seqs + extra_budget) // block_size) + 2 <= blocks:
+            self.slots = 40  # it can go on in the blocks that it leaves behind
         self.asked: dict[str, tuple[list[int], int, int]] = {}
         self.answers: dict[tuple[str, int], list[int]] = {}
         self.ended: dict[tuple[str, int], str] = {}
