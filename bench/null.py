@@ -21,6 +21,7 @@ class NullRunner:
     def __init__(self, config: EngineConfig, *, max_model_len: int = 16_384, flatten: bool = True) -> None:
         assert config.num_blocks is not None
         self.num_blocks = config.num_blocks
+        self.num_host_blocks = 0
         self.vocab_size = VOCAB
         self.max_model_len = config.max_model_len or max_model_len
         self.window = None

@@ -41,6 +41,9 @@ class EngineConfig:
     """None: as many as `kv_memory_bytes` holds."""
     kv_memory_bytes: int | None = None
     """None: 1 GiB on a CPU, 90 % of the free memory on a GPU."""
+    host_kv_memory_bytes: int | None = None
+    """Host memory for blocks that had to leave the pool, to come back by a copy. None: none; it pays where a copy is
+    quicker than computing, on a GPU. On a CPU `kv_memory_bytes` is the same memory, and better used."""
     max_num_seqs: int = 32
     """Sequences that run at once. A decode step costs a CPU little more for 32 than for 1: weights are read once."""
     token_budget: int = 256
@@ -71,7 +74,14 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "token_budget", "patience", "hash_bits"):
             self._at_least_one(name, getattr(self, name))
-        for name in ("threads", "num_blocks", "kv_memory_bytes", "max_model_len", "max_seqs_per_tenant"):
+        for name in (
+            "threads",
+            "num_blocks",
+            "kv_memory_bytes",
+            "host_kv_memory_bytes",
+            "max_model_len",
+            "max_seqs_per_tenant",
+        ):
             value = getattr(self, name)
             if value is not None:
                 self._at_least_one(name, value)
@@ -86,6 +96,15 @@ class EngineConfig:
                 f"token_budget {self.token_budget} is below max_num_seqs {self.max_num_seqs}: every running sequence "
                 "needs a token a step; raise the one or lower the other."
             )
+
+    def host_blocks(self, block_bytes: int, free_bytes: int) -> int:
+        """How many blocks of `block_bytes` are kept in host memory, of which `free_bytes` are left."""
+        wanted = self.host_kv_memory_bytes or 0
+        if wanted > free_bytes:
+            raise EngineConfigError(
+                f"host_kv_memory_bytes is {_size(wanted)}, but {_size(free_bytes)} of host memory are free; lower it."
+            )
+        return wanted // block_bytes
 
     @staticmethod
     def _at_least_one(name: str, value: int) -> None:

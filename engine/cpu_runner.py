@@ -58,6 +58,8 @@ class CpuRunner:
             max_rows=self._max_rows,
             threads=self.threads,
         )
+        self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
+        self._host = np.empty((self.num_host_blocks, *self._decoder.cache[:, 0].shape), np.uint16)
         self.isa = self._decoder.isa
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._drawing = Drawing(config.max_num_seqs, self.vocab_size)
@@ -118,7 +120,13 @@ class CpuRunner:
 
     def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
         for source, destination in pairs:
-            self._decoder.cache[:, destination] = self._decoder.cache[:, source]
+            self._block(destination)[:] = self._block(source)
+
+    def _block(self, number: int) -> NDArray[np.uint16]:
+        """All layers' K and V of a block of the pool, or of one behind it; [layers, kv_heads, 2, 16 * head_dim]."""
+        if number < self.num_blocks:
+            return self._decoder.cache[:, number]
+        return self._host[number - self.num_blocks]
 
     def close(self) -> None:
         self._decoder.close()

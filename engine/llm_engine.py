@@ -134,6 +134,7 @@ class LLMEngine:
             revision=runner.revision,
             enabled=config.prefix_caching,
             hash_bits=config.hash_bits,
+            host_blocks=runner.num_host_blocks,
         )
         self.scheduler = Scheduler(
             self.pool,
@@ -246,15 +247,15 @@ class LLMEngine:
             batch = self.scheduler.schedule(self._prefill_cap)
             if self.speculation is not None:
                 self.speculation.draft(batch)
-            if self.scheduler.copies:
-                self.runner.copy_blocks(self.scheduler.copies)
+            if self.cache.copies:
+                self.runner.copy_blocks(self.cache.copies)
             drawn = self.runner.run(batch) if batch else {}
         except Exception as error:
             # Perhaps not all was copied, and what was preempted or shared meanwhile may already be findable.
-            self.cache.distrust([copy for _, copy in self.scheduler.copies], self.scheduler.running)
-            self.scheduler.copies.clear()
+            self.cache.distrust([copy for _, copy in self.cache.copies], self.scheduler.running)
+            self.cache.copies.clear()
             raise StepError(self._release_running(), error) from error
-        self.scheduler.copies.clear()
+        self.cache.copies.clear()
         self.steps += bool(batch)
         decodes = self.scheduler.num_decodes
         self.pacer.observe(sum(batch.values()) - decodes, decodes, self._clock() - start)
@@ -537,6 +538,8 @@ class LLMEngine:
             "evictions": self.pool.evictions,
             "block_lifetime_s": self.pool.lifetime_s,
             "wasted_slots": self._wasted_slots(),
+            "host_blocks": len(self.cache.host) if self.cache.host is not None else 0,
+            "host_loaded_blocks": self.cache.host.loaded if self.cache.host is not None else 0,
             "drafted_tokens": self.speculation.proposed if self.speculation is not None else 0,
             "accepted_tokens": self.speculation.accepted if self.speculation is not None else 0,
         }

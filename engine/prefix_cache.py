@@ -8,7 +8,9 @@ tokens, each with the salt of its region. Promises:
 - a match counts in tokens. Full blocks are shared; behind them the block with the longest equal beginning, full or
   part-filled, is a source to copy that beginning from (copy-on-write). It ends where a salt differs;
 - only blocks whose KV has been computed can be found, and the parent of a findable block is findable;
-- there is one findable block for one content: a sequence that computes what is already there goes over to that block.
+- there is one findable block for one content: a sequence that computes what is already there goes over to that block;
+- with a host pool an evicted block goes there and stays findable. What builds on it is there too, so a match is blocks
+  of the pool and then blocks of the host, which come back by being copied into fresh ones.
 
 It knows neither tenants nor time; what is evicted when is the pool's business.
 """
@@ -20,12 +22,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.block_pool import NO_PARENT, BlockPool
+from engine.host_pool import HostPool
 from engine.sequence import Content, Sequence
 
 
 @dataclass(slots=True, eq=False)
 class CachedBlock:
-    """What a findable block holds. `parent` is None for a prompt's first block; `children` are in order of content."""
+    """What a findable block holds. `parent` is None for a prompt's first block; `children` are in order of content.
+
+    `block`: of the pool, or a slot of the host pool, which are numbered on from there.
+    """
 
     block: int
     parent: CachedBlock | None
@@ -45,6 +51,8 @@ class Match:
     entries: list[CachedBlock]
     source: CachedBlock | None = None
     tokens: int = 0
+    source_block: int = -1
+    """Where the source lies at the time of the match."""
 
     @property
     def last(self) -> CachedBlock | None:
@@ -72,13 +80,23 @@ class PrefixCache:
     """The index over `pool`'s findable blocks for one `revision` of one model.
 
     Keys are Python's own hashes, which are keyed per process (SipHash) and never leave it. `hash_bits` cuts them, to
-    let tests see collisions.
+    let tests see collisions. `host_blocks`: the size of the host pool, 0 for none.
     """
 
     def __init__(
-        self, pool: BlockPool, block_size: int, *, revision: str = "", enabled: bool = True, hash_bits: int = 64
+        self,
+        pool: BlockPool,
+        block_size: int,
+        *,
+        revision: str = "",
+        enabled: bool = True,
+        hash_bits: int = 64,
+        host_blocks: int = 0,
     ) -> None:
         self.pool = pool
+        self.host = HostPool(host_blocks, pool.num_blocks, pool.weight) if host_blocks else None
+        self.copies: list[tuple[int, int]] = []
+        """Blocks to copy, (source, destination), in this order, before the step is computed. The engine empties it."""
         self.block_size = block_size
         self.enabled = enabled
         self._mask = (1 << hash_bits) - 1
@@ -88,9 +106,6 @@ class PrefixCache:
         self._by_block: dict[int, CachedBlock] = {}
         self._pins: dict[str, _Pin] = {}
         pool.on_evict = self._on_evict
-
-    def __len__(self) -> int:
-        return len(self._by_block)
 
     # --- looking up -----------------------------------------------------------------------------------------------
 
@@ -123,6 +138,8 @@ class PrefixCache:
             wanted = sequence.content(start, min(start + size, limit))
             match.source, common = self._nearest(parent, wanted)
             match.tokens += common
+            if match.source is not None:
+                match.source_block = match.source.block
         return match
 
     def _nearest(self, parent: CachedBlock | None, wanted: Content) -> tuple[CachedBlock | None, int]:
@@ -161,6 +178,8 @@ class PrefixCache:
                 self._remove(block)
             if entry is None:
                 entry = self._insert(CachedBlock(block, parent, content, size, key))
+            elif self.on_host(entry):
+                self._move_to_pool(entry, block)
             elif known is not entry:
                 self.pool.acquire([entry.block])
                 self.pool.release([block])
@@ -250,6 +269,8 @@ class PrefixCache:
         tokens = 0
         whole = match.source is not None and match.tokens == pin.upto
         for entry in [*match.entries, *([match.source] if match.source is not None and whole else [])]:
+            if self.on_host(entry):
+                return tokens
             while not self.pool.pin([entry.block]):
                 if not self._yield_a_pin(len(pin.entries)):
                     return tokens
@@ -266,8 +287,7 @@ class PrefixCache:
         return True
 
     def _unpin(self, entries: list[CachedBlock]) -> None:
-        # A pinned block may have been evicted when nothing else was left, and hold something else by now.
-        self.pool.unpin([entry.block for entry in entries if self._by_block.get(entry.block) is entry])
+        self.pool.unpin([entry.block for entry in entries])
 
     # --- the index ------------------------------------------------------------------------------------------------
 
@@ -296,29 +316,50 @@ class PrefixCache:
         return entry
 
     def _superseded(self, old: CachedBlock, new: CachedBlock) -> bool:
-        return (
-            old.size < self.block_size
-            and not self.pool.refs[old.block]
-            and not self.pool.is_pinned(old.block)
-            and common_tokens(old.content, new.content) == old.size
-        )
+        if old.size == self.block_size or common_tokens(old.content, new.content) < old.size:
+            return False
+        if self.on_host(old):
+            return self.host is not None and not self.host.is_on_hold(old.block)
+        return not (self.pool.refs[old.block] or self.pool.is_pinned(old.block))
 
     def _remove(self, block: int) -> None:
-        self._unlink(block)
-        self.pool.drop(block)
+        """Make a block unfindable that has no children."""
+        entry = self._by_block[block]
+        self._unlink(entry)
+        if self.on_host(entry):
+            assert self.host is not None
+            self.host.clear(block)
+        else:
+            self._leave_pins(entry)
+            self.pool.drop(block)
 
     def _on_evict(self, block: int) -> None:
-        if self.pool.is_pinned(block):
-            entry = self._by_block[block]
-            for pin in self._pins.values():
-                pin.lost = pin.lost or entry in pin.entries
-        self._unlink(block)
+        """The pool gives the block to somebody else, for what comes behind all copies asked for so far."""
+        entry = self._by_block[block]
+        self._leave_pins(entry)
+        if self.host is not None and self._make_room_on_host():
+            tenant = self.pool.owner[block]
+            assert tenant is not None
+            slot = self.host.take(tenant)
+            self.copies.append((block, slot))
+            del self._by_block[block]
+            entry.block = slot
+            self._by_block[slot] = entry
+        else:
+            self._unlink(entry)
 
-    def _unlink(self, block: int) -> None:
-        entry = self._by_block.pop(block)
+    def _leave_pins(self, entry: CachedBlock) -> None:
+        if self.pool.is_pinned(entry.block):
+            for pin in self._pins.values():
+                if entry in pin.entries:
+                    pin.entries.remove(entry)
+                    pin.lost = True
+
+    def _unlink(self, entry: CachedBlock) -> None:
+        del self._by_block[entry.block]
         siblings = self._roots if entry.parent is None else entry.parent.children
         at = bisect_left(siblings, entry.content, key=_content_of)
-        assert siblings[at] is entry, f"block {block} is not among its parent's children"
+        assert siblings[at] is entry, f"block {entry.block} is not among its parent's children"
         del siblings[at]
         if entry.size == self.block_size:
             entries = self._by_key[entry.key]
@@ -326,22 +367,86 @@ class PrefixCache:
             if not entries:
                 del self._by_key[entry.key]
 
+    # --- the host pool --------------------------------------------------------------------------------------------
+
+    def on_host(self, entry: CachedBlock) -> bool:
+        return entry.block >= self.pool.num_blocks
+
+    def hold(self, match: Match) -> None:
+        """Keep what the match has found on the host there, until `load` or `let_go`."""
+        for entry in self._on_host(match):
+            assert self.host is not None
+            self.host.hold(entry.block)
+
+    def let_go(self, match: Match) -> None:
+        for entry in reversed(self._on_host(match)):
+            assert self.host is not None
+            self.host.let_go(entry.block)
+
+    def load(self, match: Match, fresh: list[int]) -> None:
+        """Copy what a held match has found on the host into fresh blocks, and then the beginning of the next one."""
+        source = match.source
+        blocks = iter(fresh)
+        for entry in self._on_host(match):
+            assert self.host is not None
+            if entry is source:
+                self.host.let_go(entry.block)
+                continue
+            self.host.loaded += 1
+            block = next(blocks)
+            self.copies.append((entry.block, block))
+            self._move_to_pool(entry, block)
+        if source is not None:
+            # Whatever becomes of the source before the step is computed, its content is there until then.
+            self.copies.append((match.source_block, next(blocks)))
+
+    def _on_host(self, match: Match) -> list[CachedBlock]:
+        if self.host is None:
+            return []
+        found = match.entries if match.source is None else [*match.entries, match.source]
+        return [entry for entry in found if self.on_host(entry)]
+
+    def _move_to_pool(self, entry: CachedBlock, block: int) -> None:
+        assert self.host is not None
+        self.host.clear(entry.block)
+        del self._by_block[entry.block]
+        entry.block = block
+        self._by_block[block] = entry
+        self.pool.keep(block, NO_PARENT if entry.parent is None else entry.parent.block, entry.size)
+
+    def _make_room_on_host(self) -> bool:
+        assert self.host is not None
+        while self.host.is_full:
+            slot = self.host.next_to_go()
+            if slot is None:
+                return False
+            self.distrust([slot], ())
+        return True
+
     def check_integrity(self) -> None:
         """Raise AssertionError where the index contradicts the promises above or the pool."""
         full = sum(entry.size == self.block_size for entry in self._by_block.values())
         assert sum(map(len, self._by_key.values())) == full, "a full block is in one index only"
         children = len(self._roots) + sum(len(entry.children) for entry in self._by_block.values())
         assert children == len(self._by_block), "a block is nobody's child, or two's"
+        in_pool = 0
         for block, entry in self._by_block.items():
             assert entry.block == block, f"block {block} is indexed as {entry.block}"
-            assert self.pool.kept[block], f"findable block {block} is free to the pool"
-            assert self.pool.filled[block] == entry.size, f"block {block} holds {entry.size} tokens"
             parent = entry.parent
             assert parent is None or self._by_block.get(parent.block) is parent, f"the parent of block {block} is gone"
             assert parent is None or parent.size == self.block_size, f"block {block} builds on a part-filled one"
             contents = [child.content for child in entry.children]
             assert contents == sorted(contents), f"the children of block {block} are out of order"
-        assert self.pool.kept.count(1) == len(self._by_block), "the pool keeps a block that cannot be found"
+            if self.on_host(entry):
+                continue
+            in_pool += 1
+            assert parent is None or not self.on_host(parent), f"block {block} is in the pool, its parent is not"
+            assert self.pool.kept[block], f"findable block {block} is free to the pool"
+            assert self.pool.filled[block] == entry.size, f"block {block} holds {entry.size} tokens"
+        assert self.pool.kept.count(1) == in_pool, "the pool keeps a block that cannot be found"
+        if self.host is not None:
+            self.host.check_integrity()
+            assert len(self.host) == len(self._by_block) - in_pool, "the host holds a block that cannot be found"
 
 
 def common_tokens(one: Content, two: Content) -> int:

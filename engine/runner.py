@@ -29,6 +29,8 @@ class ModelRunner(Protocol):
     """What the engine needs of a model: its limits, and steps."""
 
     num_blocks: int
+    num_host_blocks: int
+    """Blocks that can be kept in host memory; their numbers follow those of the pool."""
     vocab_size: int
     max_model_len: int
     window: int | None
@@ -82,6 +84,10 @@ class Runner:
             dtype=loaded.dtype,
             device=self.device,
         )
+        self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
+        one = self._kv.data[:, :, 0]
+        # Pinned memory, so that a GPU copies without the processor.
+        self._host = torch.empty((self.num_host_blocks, *one.shape), dtype=one.dtype, pin_memory=on_gpu)
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._drawing = Drawing(config.max_num_seqs, self.vocab_size)
         self._invariant = config.batch_invariant
@@ -137,7 +143,13 @@ class Runner:
     def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
         # One by one: a destination may be a later pair's source, or be given out again. There are few.
         for source, destination in pairs:
-            self._kv.data[:, :, destination] = self._kv.data[:, :, source]
+            self._block(destination).copy_(self._block(source), non_blocking=True)
+
+    def _block(self, number: int) -> torch.Tensor:
+        """All layers' K and V of a block of the pool, or of one in host memory; [2, layers, block_size, heads, dim]."""
+        if number < self.num_blocks:
+            return self._kv.data[:, :, number]
+        return self._host[number - self.num_blocks]
 
     def _to_device(self, array: NDArray[np.int64] | NDArray[np.int32]) -> torch.Tensor:
         tensor = torch.from_numpy(array)

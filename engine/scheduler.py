@@ -82,8 +82,6 @@ class Scheduler:
         """None also where the pool is too small for a window, and a sequence must fit with all its tokens."""
         if window is not None and Windows.span_of(window, token_budget, block_size) <= self.max_blocks_per_tenant:
             self.windows = Windows(pool, cache, block_size=block_size, window=window, budget=token_budget)
-        self.copies: list[tuple[int, int]] = []
-        """Blocks to copy, (source, destination), in this order, before the step is computed. The caller empties it."""
         self.running: dict[Sequence, None] = {}  # in the order of admission
         self.num_decodes = 0
         """Sequences of the last schedule that decode, before any prompt was looked at."""
@@ -303,16 +301,18 @@ class Scheduler:
             # However much is cached, alone it must fit.
             match.shorten(self.max_blocks_per_tenant - self.windows.span, self.block_size)
             blocks = min(blocks, len(match.entries) + self.windows.span)
-        found = [entry.block for entry in match.entries]
+        found = [entry.block for entry in match.entries if not self.cache.on_host(entry)]
         missing = blocks - len(found)
         idle = sum(self.pool.refs[block] == 0 for block in found)
         if not may_preempt and self._uses_too_much(tenant, missing + idle):
             return _Admission.NOT_YET
         self.pool.acquire(found)  # first of all: what follows must not evict what was just found
+        self.cache.hold(match)
         if not self._fits_by_sliding(missing):
             victims = self._victims(sequence, missing) if may_preempt else []
             if not victims:
                 self.pool.release(found)
+                self.cache.let_go(match)
                 return _Admission.NO_ROOM
             for victim in victims:
                 self._preempt(victim, batch)
@@ -320,13 +320,10 @@ class Scheduler:
         sequence.state = SequenceState.RUNNING
         sequence.row = self._free_rows.pop()
         fresh = self.pool.allocate(missing, tenant)
-        if match.source is not None:
-            # Whatever becomes of the source meanwhile, its content stays until the step is computed, and copies are
-            # made before that in the order in which they were asked for.
-            self.copies.append((match.source.block, fresh[0]))
+        self.cache.load(match, fresh)
         sequence.block_table = found + fresh
         sequence.num_computed = match.tokens
-        sequence.num_hashed = len(found)
+        sequence.num_hashed = len(match.entries)
         sequence.last_cached = match.last
         sequence.skips = 0
         if not sequence.started:

@@ -29,6 +29,7 @@ ENGINE_SETTINGS = (
     "block_size",
     "num_blocks",
     "kv_memory_bytes",
+    "host_kv_memory_bytes",
     "max_num_seqs",
     "token_budget",
     "max_model_len",
@@ -63,6 +64,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     number("block_size", int, EngineConfig.block_size, "tokens in a block")
     number("num_blocks", int, None, "blocks in the pool")
     number("kv_memory_bytes", int, None, "size of the pool, instead of num-blocks")
+    number("host_kv_memory_bytes", int, None, "host memory for blocks that had to leave a GPU's pool")
     number("max_num_seqs", int, EngineConfig.max_num_seqs, "requests that run at once")
     number("token_budget", int, EngineConfig.token_budget, "tokens in a step")
     number("max_model_len", int, None, "tokens of prompt and answer")

@@ -35,6 +35,7 @@ class HashRunner:
     def __init__(self, config: EngineConfig, *, most_rows: int = 1 << 20, spread: float = 3.0) -> None:
         assert config.num_blocks is not None
         self.num_blocks = config.num_blocks
+        self.num_host_blocks = config.host_blocks(1, 1 << 20)  # host_kv_memory_bytes counts blocks here
         self.vocab_size = VOCAB
         self.max_model_len = config.max_model_len or 512
         self.window = None
@@ -44,7 +45,7 @@ class HashRunner:
         self._most_rows, self._spread = most_rows, spread
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._drawing = Drawing(config.max_num_seqs, VOCAB)
-        self._tokens = np.full(config.num_blocks * config.block_size, -1)
+        self._tokens = np.full((self.num_blocks + self.num_host_blocks) * config.block_size, -1)
 
     def run(self, batch: Batch) -> dict[Sequence, Drawn]:
         self._drawing.enter(batch)

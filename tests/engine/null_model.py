@@ -36,6 +36,7 @@ class NullRunner:
     ) -> None:
         assert config.num_blocks is not None
         self.num_blocks = config.num_blocks
+        self.num_host_blocks = config.host_blocks(1, 1 << 20)  # host_kv_memory_bytes counts blocks here
         self.vocab_size = VOCAB
         self.max_model_len = config.max_model_len or max_model_len
         self.window = window
@@ -49,8 +50,8 @@ class NullRunner:
         """The next call that raises, and has done only half of its work: "copy" or "run"."""
         self._check = check
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
-        self._tokens = np.full(config.num_blocks * config.block_size, -1)
-        self._positions = np.full(config.num_blocks * config.block_size, -1)
+        self._tokens = np.full((self.num_blocks + self.num_host_blocks) * config.block_size, -1)
+        self._positions = np.full((self.num_blocks + self.num_host_blocks) * config.block_size, -1)
 
     def run(self, batch: Batch) -> dict[Sequence, Drawn]:
         flat = self._tables.flatten(batch)

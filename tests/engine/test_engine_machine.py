@@ -34,6 +34,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_seqs_per_tenant=st.sampled_from([None, 1, 2]),
         max_kv_share=st.sampled_from([1.0, 0.4]),
         speculation=st.booleans(),
+        host_blocks=st.sampled_from([None, 1, 4, 20]),
         window=st.sampled_from([None, 1, 3, 8]),
     )
     def start(
@@ -48,6 +49,7 @@ class EngineMachine(RuleBasedStateMachine):
         max_seqs_per_tenant: int | None,
         max_kv_share: float,
         speculation: bool,
+        host_blocks: int | None,
         window: int | None,
     ) -> None:
         self.engine: LLMEngine = null_engine(
@@ -63,6 +65,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_seqs_per_tenant=max_seqs_per_tenant,
             max_kv_share=max_kv_share,
             speculation=speculation,
+            host_kv_memory_bytes=host_blocks,
             memory=MEMORY,
             window=window,
         )
