@@ -6,6 +6,8 @@ the one before. Nothing is checked here; the tests have a null model of their ow
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
+
 from engine import EngineConfig, LLMEngine
 from engine.runner import BlockTableRows
 from engine.sampler import Drawn
@@ -24,7 +26,7 @@ class NullRunner:
         self.num_host_blocks = 0
         self.vocab_size = VOCAB
         self.max_model_len = config.max_model_len or max_model_len
-        self.window = None
+        self.window: int | None = None
         self.revision = "null"
         self.eos_token_ids: frozenset[int] = frozenset()
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size) if flatten else None
@@ -36,7 +38,7 @@ class NullRunner:
             drawing = [s for s, count in batch.items() if s.num_computed + count == len(s.token_ids)]
         return {s: Drawn([(s.token_ids[-1] * 31 + len(s.token_ids)) % VOCAB]) for s in drawing}
 
-    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+    def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
         """There are no blocks to copy."""
 
 
