@@ -107,6 +107,9 @@ class PrefixCache:
         self._pins: dict[str, _Pin] = {}
         pool.on_evict = self._on_evict
 
+    def __len__(self) -> int:
+        return len(self._by_block)
+
     # --- looking up -----------------------------------------------------------------------------------------------
 
     def match(self, sequence: Sequence) -> Match:
