@@ -1,8 +1,9 @@
 """From rows of logits to what each sequence of a step gets: edits, draws, accepted draft tokens, logprobs.
 
 Owns what is kept for each running sequence between steps: its sampling settings, and, for those few that ask for more
-than a token, its edits and wishes. Promises: a row's token depends on its own logits, on (seed, choice index, position)
-and on its own history alone; a draft changes how many tokens a step gives, never which.
+than a token, its edits and wishes; grammars are the sequences' own. Promises: a row's token depends on its own logits,
+on (seed, choice index, position) and on its own history alone; a draft changes how many tokens a step gives, never
+which.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.flat_batch import FlatBatch
+from engine.grammar import GrammarState, apply_masks
 from engine.logits import LogitEdits, edit, logprobs
 from engine.sampler import Drawn, SamplingRows, sample
 from engine.scheduler import Batch
@@ -47,7 +50,7 @@ class Drawing:
                 edits = None
                 if LogitEdits.wanted(params):
                     edits = LogitEdits(params, sequence.prompt_len, sequence.stop_ids, self._vocab_size)
-                if edits is not None or params.logprobs is not None:
+                if edits is not None or params.logprobs is not None or sequence.grammar is not None:
                     self._wishes[sequence.row] = _Wishes(sequence, edits, params.logprobs)
 
     def draw(self, flat: FlatBatch, logits_of: Callable[[slice], Tensor]) -> dict[Sequence, Drawn]:
@@ -78,11 +81,17 @@ class Drawing:
         wishes = self._wishes_at(rows.tolist()) if self._wishes else []
         told = [(row, wish.logprobs) for row, wish in wishes if wish.logprobs is not None]
         raw = logits[[row for row, _ in told]] if told else None
+        states = _grammars(wishes, positions)
+        if states:
+            apply_masks(logits, list(states), list(states.values()))
         edits = []
         for row, wish in wishes:
             if wish.edits is not None:
                 wish.edits.follow(wish.sequence.token_ids)
-                edits.append((row, wish.edits, int(positions[row]) - wish.sequence.prompt_len))
+                said = int(positions[row]) - wish.sequence.prompt_len
+                if row in states and said < wish.edits.params.min_tokens and states[row].must_end:
+                    said = wish.edits.params.min_tokens  # or nothing would be left to draw
+                edits.append((row, wish.edits, said))
         if edits:
             edit(logits, edits)
         tokens, bad = sample(logits, self._settings, rows, positions)
@@ -106,6 +115,20 @@ class Drawing:
         for row in [row for row, wish in self._wishes.items() if wish.sequence.row != row]:
             del self._wishes[row]
         return [(i, wish) for i, row in enumerate(rows) if (wish := self._wishes.get(row)) is not None]
+
+
+def _grammars(wishes: list[tuple[int, _Wishes]], positions: NDArray[np.int64]) -> dict[int, GrammarState]:
+    """The state of each row that has a grammar; behind draft tokens, what it will be if these are accepted."""
+    states: dict[int, GrammarState] = {}
+    for row, wish in wishes:
+        sequence, state = wish.sequence, wish.sequence.grammar
+        if state is not None:
+            drafted = int(positions[row]) - len(sequence.token_ids)
+            if drafted:
+                state = states[row - 1].copy()
+                state.accept(sequence.draft[drafted - 1])
+            states[row] = state
+    return states
 
 
 def _accepted(sequences: list[Sequence], draws: list[int], tokens: list[int], bad: set[int]) -> dict[Sequence, Drawn]:

@@ -31,7 +31,7 @@ import numpy as np
 from engine.grammar_spec import KINDS, GrammarError, GrammarSpec
 
 if TYPE_CHECKING:
-    from llguidance import LLExecutor, LLMatcher, LLTokenizer
+    from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
     from tokenizers import Tokenizer as Backend
     from torch import Tensor
 
@@ -69,22 +69,14 @@ class GrammarCompiler:
     """Compiles grammars for one model's vocabulary, and keeps the last ones. May be used by several threads.
 
     backend: the model's tokenizer. eos_token_ids: what ends an answer. vocab_size: the width of the logits, which may
-    be more or less than the tokenizer's. Raises GrammarError when the tokenizer is of an unknown kind.
+    be more or less than the tokenizer's. The first compilation takes another quarter of a second.
     """
 
     def __init__(self, backend: Backend, eos_token_ids: Iterable[int], vocab_size: int) -> None:
-        from llguidance import LLExecutor, LLParserLimits, LLTokenizer
-
-        width = max(vocab_size, backend.get_vocab_size(with_added_tokens=True))
-        ends = sorted(token for token in set(eos_token_ids) if 0 <= token < vocab_size)
-        if not ends:
-            raise GrammarError("The model has no token that ends an answer, so it cannot be held to a grammar.")
-        try:
-            self._tokenizer: LLTokenizer = LLTokenizer(backend.to_str(), n_vocab=width, eos_token=ends)
-        except Exception as error:  # the library raises what it likes
-            raise GrammarError(f"The model's tokenizer cannot be held to a grammar: {_line(error)}.") from None
-        self._limits = LLParserLimits(**LIMITS)
-        self._masks = Masks(LLExecutor(1), width, ends)
+        self._backend = backend
+        self._width = max(vocab_size, backend.get_vocab_size(with_added_tokens=True))
+        self._ends = sorted(token for token in set(eos_token_ids) if 0 <= token < vocab_size)
+        self._loaded: tuple[LLTokenizer, LLParserLimits, Masks] | None = None
         self._kept: OrderedDict[GrammarSpec, CompiledGrammar | str] = OrderedDict()
         self._lock = Lock()
 
@@ -110,6 +102,21 @@ class GrammarCompiler:
             raise GrammarError(kept)
         return kept
 
+    def _load(self) -> tuple[LLTokenizer, LLParserLimits, Masks]:
+        from llguidance import LLExecutor, LLParserLimits, LLTokenizer
+
+        with self._lock:
+            if self._loaded is None:
+                if not self._ends:
+                    raise GrammarError("The model has no token that ends an answer, so no grammar can be kept to.")
+                try:
+                    tokenizer = LLTokenizer(self._backend.to_str(), n_vocab=self._width, eos_token=self._ends)
+                except Exception as error:  # the library raises what it likes
+                    raise GrammarError(f"No grammar can be kept to with this tokenizer: {_line(error)}.") from None
+                masks = Masks(LLExecutor(1), self._width, self._ends)
+                self._loaded = tokenizer, LLParserLimits(**LIMITS), masks
+            return self._loaded
+
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
         from llguidance import LLMatcher, regex_to_lark
 
@@ -126,10 +133,11 @@ class GrammarCompiler:
             grammar = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
         if spec.kind != "json_object":
             _try_out(what, grammar)
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        tokenizer, limits, masks = self._load()
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise GrammarError(f"The {what} cannot be enforced: {_line(matcher.get_error())}.")
-        compiled = CompiledGrammar(matcher, self._masks)
+        compiled = CompiledGrammar(matcher, masks)
         first = compiled.start()
         silent = first.must_end
         first._look()
@@ -214,7 +222,8 @@ class GrammarState:
         if reason in ENDED and matcher.is_accepting() and not matcher.is_error():
             self.finished = True
             return
-        self.failure = "nothing may follow" if reason in ENDED else _line(matcher.get_error()) or reason
+        said = _line(matcher.get_error()) or reason
+        self.failure = "nothing may follow" if said in ENDED else said
         self._compiled.worn |= reason in WORN
 
 

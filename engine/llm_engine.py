@@ -28,6 +28,8 @@ from engine import snapshot
 from engine.block_pool import BlockPool
 from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer, TokenizerVocabulary, Vocabulary
+from engine.grammar import CompiledGrammar, GrammarCompiler
+from engine.grammar_spec import GrammarError, GrammarSpec
 from engine.pacer import StepPacer
 from engine.prefix_cache import PrefixCache
 from engine.protocol import ChatMessage
@@ -123,6 +125,7 @@ class LLMEngine:
         self._tokenizer = tokenizer
         self._vocabulary: Vocabulary | None = TokenizerVocabulary(tokenizer.backend) if tokenizer is not None else None
         self._eos = runner.eos_token_ids | frozenset(tokenizer.eos_token_ids if tokenizer is not None else ())
+        self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer.backend, self._eos, runner.vocab_size)
         self.block_size = config.block_size
         self.num_blocks = runner.num_blocks
         self.max_model_len = runner.max_model_len
@@ -196,6 +199,7 @@ class LLMEngine:
         if outside := [token for token in params.logit_bias if token >= self.runner.vocab_size]:
             message = f"logit_bias names token {outside[0]}, not one of 0 .. {self.runner.vocab_size - 1}."
             raise RequestRefused("invalid_token", message, "logit_bias")
+        grammar = None if params.grammar is None else self.compile_grammar(params.grammar)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         # The last token of an answer needs no slot: nothing is computed from it.
         longest = min(self.max_model_len, self._max_slots + 1)
@@ -213,6 +217,7 @@ class LLMEngine:
                 detokenizer=None
                 if self._vocabulary is None
                 else Detokenizer(self._vocabulary, params.stop, params.min_tokens),
+                grammar=None if grammar is None else grammar.start(),
             )
             for index in range(params.n)
         ]
@@ -220,6 +225,18 @@ class LLMEngine:
         for sequence in choices:
             self.scheduler.add(sequence, weight)
         self._live[request_id] = choices
+
+    def compile_grammar(self, spec: GrammarSpec) -> CompiledGrammar:
+        """May be called in any thread, as a new grammar takes a while; `add_request` then finds it compiled.
+
+        Raises RequestRefused when it cannot be enforced.
+        """
+        try:
+            if self._grammars is None:
+                raise GrammarError("This engine has no tokenizer, so it cannot hold an answer to a grammar.")
+            return self._grammars.compile(spec)
+        except GrammarError as error:
+            raise RequestRefused("invalid_grammar", str(error), "response_format") from None
 
     def abort(self, request_id: str) -> bool:
         """End a request now. True if it was live: then the last output of every choice comes with the next step."""
@@ -276,6 +293,8 @@ class LLMEngine:
                 self.scheduler.computed(sequence, computed)
                 if not sequence.started:
                     outputs.append(self._output(sequence))
+            elif draw.bad and sequence.grammar is not None and sequence.grammar.failure is not None:
+                outputs.append(self._finish(sequence, "error", error=f"the grammar: {sequence.grammar.failure}"))
             elif draw.bad:
                 self.cache.forget(sequence, self.scheduler.running)
                 outputs.append(self._finish(sequence, "error", error="the model's output was not a number"))
@@ -378,6 +397,12 @@ class LLMEngine:
                     text += more
                     if stopped:
                         reason, flush = "stop", False
+                if reason is None and sequence.grammar is not None:
+                    sequence.grammar.accept(token)
+                    if sequence.grammar.failure is not None:
+                        raise GrammarError(sequence.grammar.failure)
+                    if sequence.grammar.finished:
+                        reason = "stop"
                 if (
                     reason is None
                     and sequence.repetition is not None

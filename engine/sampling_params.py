@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.grammar_spec import GrammarSpec
+
 MOST_LOGPROBS = 20
 """Likeliest tokens told of in one place: OpenAI's limit."""
 MOST_BIASES = 1024
@@ -30,7 +32,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     too. `logprobs`: None for none, else those of each output token and of the so many likeliest in its place, by the
     model's own distribution before any of these settings; `prompt_logprobs` the same for the prompt from its second
     token on. `repetition_stop`: end the answer once its last so many tokens are one short cycle, said over and over
-    (`engine.repetition`); finish_reason "stop", as for any other condition that the request itself set.
+    (`engine.repetition`); finish_reason "stop", as for any other condition that the request itself set. `grammar`: the
+    form of the answer, which ends when nothing more can follow in it, whatever `min_tokens` says.
     """
 
     max_tokens: int | None = None
@@ -51,6 +54,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     repetition_stop: int | None = None
+    grammar: GrammarSpec | None = None
 
     @property
     def greedy(self) -> bool:

@@ -20,6 +20,7 @@ from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.detokenizer import Detokenizer
+    from engine.grammar import GrammarState
     from engine.prefix_cache import CachedBlock
     from engine.regions import Region
 
@@ -52,6 +53,7 @@ class Sequence:
         "detokenizer",
         "draft",
         "finish_reason",
+        "grammar",
         "index",
         "last_cached",
         "max_total",
@@ -92,6 +94,7 @@ class Sequence:
         max_total: int | None = None,
         stop_ids: frozenset[int] = frozenset(),
         detokenizer: Detokenizer | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
         self.request_id = request_id
         self.index = index
@@ -105,6 +108,7 @@ class Sequence:
         self.max_total = max_total if max_total is not None else 2**62
         self.stop_ids = stop_ids
         self.detokenizer = detokenizer
+        self.grammar = grammar
         self.repetition = None if params.repetition_stop is None else RepetitionWatch(params.repetition_stop)
 
         self.state = SequenceState.WAITING

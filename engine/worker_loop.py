@@ -1,7 +1,8 @@
 """The engine loop of a worker: take in what has arrived, compute a step, hand out what it gave.
 
 Owns the runs: which generations are ours, where each stands in its log and how it will end. It never waits for the
-network (the bus does, in its own threads) nor for a tokenizer (one thread renders and tokenizes prompts).
+network (the bus does, in its own threads), nor for a tokenizer (one thread renders and tokenizes prompts), nor for a
+grammar (another one compiles).
 
 Promises: a generation that was taken ends with exactly one terminal event, unless it is dropped because it is not ours
 any more; a cancelled one has freed its blocks before the next step; `stop` lets what runs finish, for a while; a step
@@ -15,6 +16,7 @@ import queue
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -121,13 +123,14 @@ class Worker:
         self._shown: tuple[Any, ...] = ()
         self._rested = False
         self._tokenizers = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._compilers = ThreadPoolExecutor(1, thread_name_prefix="compiler")
         self.bus = Bus(redis_url, self.id, model, engine.config.max_num_seqs, self, self._details)
 
     # --- the bus's listener, and signals: other threads -----------------------------------------------------------
 
     def taken(self, taken: Taken) -> None:
         self._inbox.put(("taken", taken))
-        self._tokenizers.submit(self._render, taken)
+        self._tokenizers.submit(self._prepare, self._read, taken)
 
     def cancelled(self, generation_id: str) -> None:
         self._inbox.put(("cancelled", generation_id))
@@ -164,20 +167,38 @@ class Worker:
             draining=self._stop_by is not None,
         )
 
-    def _render(self, taken: Taken) -> None:
-        """Decode, apply the chat template, tokenize."""
+    def _read(self, taken: Taken) -> None:
+        request = protocol.decode_request(taken.payload)
+        if request.params.grammar is None:
+            self._render(taken, request)
+        else:
+            self._compilers.submit(self._prepare, self._compile, taken, request)
+
+    def _compile(self, taken: Taken, request: Request) -> None:
+        assert request.params.grammar is not None
+        self._engine.compile_grammar(request.params.grammar)
+        self._tokenizers.submit(self._prepare, self._render, taken, request)
+
+    def _render(self, taken: Taken, request: Request) -> None:
+        """Apply the chat template, tokenize."""
+        token_ids, regions = self._engine.tokenizer.render_chat(request.system, request.messages, request.salt)
+        self._inbox.put(("prompt", (request, Prompt(taken, token_ids, regions))))
+
+    def _prepare(self, work: Callable[..., None], taken: Taken, *request: Request) -> None:
+        """Do a part of what comes before a request's first step; if it fails, the request is refused."""
         from engine.chat_template import ChatTemplateError
+        from engine.llm_engine import RequestRefused
 
         refusal: AnyTerminal
         try:
-            request = protocol.decode_request(taken.payload)
-            token_ids, regions = self._engine.tokenizer.render_chat(request.system, request.messages, request.salt)
-            self._inbox.put(("prompt", (request, Prompt(taken, token_ids, regions))))
+            work(taken, *request)
             return
         except msgspec.DecodeError as error:
             refusal = protocol.Refused(code="invalid_request", message=f"The engine cannot read this request: {error}")
         except ChatTemplateError as error:
             refusal = protocol.Refused(code="invalid_messages", param="messages", message=str(error))
+        except RequestRefused as refused:
+            refusal = protocol.Refused(code=refused.code, param=refused.param, message=refused.message)
         except Exception as error:
             log.error("request.render_failed", generation=taken.id, error=type(error).__name__)
             refusal = protocol.Failed(code="engine_error", message=FAULT, retryable=True)
@@ -205,6 +226,7 @@ class Worker:
             return stop.status
         finally:
             self._tokenizers.shutdown(wait=False, cancel_futures=True)
+            self._compilers.shutdown(wait=False, cancel_futures=True)
 
     def _hear(self) -> None:
         """Take in what has arrived; wait for something when there is nothing else to do."""

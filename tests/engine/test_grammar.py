@@ -428,7 +428,7 @@ def test_a_refused_grammar_is_refused_again_without_another_trial(
 
 def test_a_model_without_a_token_that_ends_an_answer_takes_no_grammar(tokenizer: Tokenizer) -> None:
     with pytest.raises(GrammarError, match="no token that ends"):
-        GrammarCompiler(tokenizer.backend, [WIDTH + 1], WIDTH)
+        GrammarCompiler(tokenizer.backend, [WIDTH + 1], WIDTH).compile(GrammarSpec("json_object"))
 
 
 def test_a_spec_goes_over_the_wire_and_a_bad_one_does_not() -> None:

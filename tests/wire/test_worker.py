@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,9 +15,11 @@ import redis
 from chatapp.streaming import cancel, finished, occupancy, submit, workers
 from chatapp.streaming.follow import follower
 from engine import protocol
+from engine.grammar_spec import GrammarSpec
 from engine.llm_engine import LLMEngine
 from engine.protocol import Cancelled, Delta, Failed, Finished, Refused, Started, TimedOut
 from engine.runner import Runner
+from engine.sampling_params import SamplingParams
 from tests.wire.conftest import (
     MODEL,
     InProcess,
@@ -223,6 +226,34 @@ async def test_a_request_that_cannot_be_read_is_refused_and_the_next_one_runs(wi
     assert isinstance(event, Refused)
     assert event.code == "invalid_request"
     assert isinstance((await answer_of(good.id))[-1], Finished)
+
+
+async def test_an_answer_keeps_to_the_grammar_that_came_over_the_wire(wire: Wire, serve: Serve) -> None:
+    serve()
+    request = a_request(params=SamplingParams(grammar=GrammarSpec("choice", '["yes", "no, never"]')))
+    submit.enqueue(request)
+    events = await answer_of(request.id)
+    assert text_of(events) in ("yes", "no, never")
+    assert isinstance(events[-1], Finished)
+    assert events[-1].finish_reason == "stop"
+
+
+async def test_a_grammar_that_takes_for_ever_is_refused_and_meanwhile_other_prompts_are_not_kept_waiting(
+    wire: Wire, serve: Serve
+) -> None:
+    serve()
+    patterns = json.dumps({"type": "string", "allOf": [{"pattern": f"a{i}"} for i in range(48)]})
+    hostile = a_request("hostile", params=SamplingParams(grammar=GrammarSpec("json_schema", patterns)))
+    submit.enqueue(hostile)
+    question = a_question(tokens=4)
+    submit.enqueue(question)
+    assert isinstance((await answer_of(question.id))[-1], Finished)
+    assert not any(isinstance(event, Refused) for _, event in wire.log(hostile.id))
+    (event,) = await answer_of(hostile.id)
+    assert isinstance(event, Refused)
+    assert (event.code, event.param, event.retryable) == ("invalid_grammar", "response_format", False)
+    assert event.message is not None
+    assert "too long" in event.message
 
 
 # --- tenants ------------------------------------------------------------------------------------------------------
