@@ -382,13 +382,13 @@ class LLMEngine:
 
         Whatever goes wrong here ends only this one.
         """
-        tokens = drawn.tokens
         try:
-            text, reason, flush = "", None, True
-            for said, token in enumerate(tokens):
+            text, reason, flush, said = "", None, True, 0
+            for token in drawn.tokens:
                 if said:  # the one before was an accepted draft token: its K and V are there
                     self.scheduler.computed(sequence, 1)
                     self._totals["output_tokens"] += self.scheduler.charge_output([sequence])
+                said += 1
                 sequence.token_ids.append(token)
                 if token in sequence.stop_ids:
                     reason = "stop"
@@ -397,26 +397,27 @@ class LLMEngine:
                     text += more
                     if stopped:
                         reason, flush = "stop", False
-                if reason is None and sequence.grammar is not None:
-                    sequence.grammar.accept(token)
-                    if sequence.grammar.failure is not None:
-                        raise GrammarError(sequence.grammar.failure)
-                    if sequence.grammar.finished:
-                        reason = "stop"
-                if (
-                    reason is None
-                    and sequence.repetition is not None
-                    and sequence.repetition.push(token)
-                    and sequence.num_output >= sequence.params.min_tokens
-                ):
-                    reason = "stop"
+                if reason is None and sequence.watched:
+                    reason = self._watch(sequence, token)
                 if reason is None and len(sequence.token_ids) >= sequence.max_total:
                     reason = "length"
                 if reason is not None:
-                    return self._finish(sequence, reason, drawn, text, said=said + 1, flush=flush)
+                    return self._finish(sequence, reason, drawn, text, said=said, flush=flush)
             return self._output(sequence, drawn, text)
         except Exception as error:
             return self._finish(sequence, "error", error=f"{type(error).__name__}: {error}", flush=False)
+
+    @staticmethod
+    def _watch(sequence: Sequence, token: int) -> str | None:
+        """Tell a token to what follows the answer; "stop" where one of them ends it. Raises GrammarError."""
+        if sequence.grammar is not None:
+            sequence.grammar.accept(token)
+            if sequence.grammar.failure is not None:
+                raise GrammarError(sequence.grammar.failure)
+            if sequence.grammar.finished:
+                return "stop"
+        circles = sequence.repetition is not None and sequence.repetition.push(token)
+        return "stop" if circles and sequence.num_output >= sequence.params.min_tokens else None
 
     def _finish(
         self,
@@ -459,13 +460,13 @@ class LLMEngine:
             text=text,
             prompt_tokens=sequence.prompt_len,
             cached_tokens=sequence.num_cached,
-            completion_tokens=sequence.num_output,
+            completion_tokens=len(sequence.token_ids) - sequence.prompt_len,
         )
-        if drawn is not None and drawn.logprobs is not None:
+        if drawn is not None:
             output.logprobs = drawn.logprobs
-        if drawn is not None and drawn.prompt_logprobs is not None:
-            output.prompt_logprobs = drawn.prompt_logprobs
-            sequence.num_scored += len(drawn.prompt_logprobs)
+            if drawn.prompt_logprobs is not None:
+                output.prompt_logprobs = drawn.prompt_logprobs
+                sequence.num_scored += len(drawn.prompt_logprobs)
         if not sequence.started and sequence.state is SequenceState.RUNNING:
             sequence.started = True
             if sequence.index:

@@ -79,6 +79,7 @@ class Sequence:
         "stop_ids",
         "tenant",
         "token_ids",
+        "watched",
     )
 
     def __init__(
@@ -111,6 +112,8 @@ class Sequence:
         self.grammar = grammar
         self.repetition = None if params.repetition_stop is None else RepetitionWatch(params.repetition_stop)
 
+        self.watched = self.grammar is not None or self.repetition is not None
+        """Something besides its text and its length may end it."""
         self.state = SequenceState.WAITING
         self.prompt_name: str | None = None
         """Of a published prompt that is only computed, to be found later, and not answered."""
