@@ -65,6 +65,10 @@ class EngineConfig:
     """Sequences of one tenant that run at once. None: as many as run at all."""
     max_kv_share: float = 1.0
     """The share of the pool that one tenant's running sequences may use; one that needs more is refused."""
+    prompt_store: str | None = None
+    """A private folder for published prompts' KV, so that a restarted engine has it at once. None: off."""
+    prompt_store_bytes: int = 1 << 30
+    """What that folder may take: as much as the default pool of a CPU."""
     batch_invariant: bool = False
     """The same logits to the bit whatever else runs, on one machine with one number of threads. The C++ decoder is so
     always; torch then computes in small padded tiles, several times slower."""
@@ -72,7 +76,7 @@ class EngineConfig:
     """For tests only: shorter hashes collide, and results must stay right."""
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "token_budget", "patience", "hash_bits"):
+        for name in ("block_size", "max_num_seqs", "token_budget", "patience", "hash_bits", "prompt_store_bytes"):
             self._at_least_one(name, getattr(self, name))
         for name in (
             "threads",

@@ -26,7 +26,7 @@ from engine.sampler import Drawn
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 from kernels.cpu.build import BuildError, load
-from kernels.cpu.decoder import ROUND_BLOCKS, Decoder, supports
+from kernels.cpu.decoder import BLOCK_SIZE, ROUND_BLOCKS, Decoder, supports
 from kernels.cpu.decoder import Batch as DecoderBatch
 
 KV_BYTES = 2  # keys and values are bf16
@@ -61,6 +61,9 @@ class CpuRunner:
         self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
         self._host = np.empty((self.num_host_blocks, *self._decoder.cache[:, 0].shape), np.uint16)
         self.isa = self._decoder.isa
+        self.block_bytes = block_bytes
+        self._slots = (shape.num_layers, shape.num_kv_heads, shape.head_dim)
+        self.kv_layout = f"decoder {self.isa} bf16 {list(self._decoder.cache[:, 0].shape)}"
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._drawing = Drawing(config.max_num_seqs, self.vocab_size)
 
@@ -127,6 +130,28 @@ class CpuRunner:
         if number < self.num_blocks:
             return self._decoder.cache[:, number]
         return self._host[number - self.num_blocks]
+
+    def read_blocks(self, blocks: SequenceOf[int], tokens: int) -> NDArray[np.uint8]:
+        cache = self._decoder.cache
+        kv = np.empty((len(blocks), *cache[:, 0].shape), np.uint16)
+        for index, block in enumerate(blocks):
+            kv[index] = cache[:, block]
+        filled = tokens - (len(blocks) - 1) * BLOCK_SIZE
+        layers, heads, dim = self._slots
+        # A slot's places within a block, as the decoder's Cache.write in attention.hpp has them: pairs of a key's
+        # numbers by token, and pairs of tokens' values by number.
+        kv[-1, :, :, 0].reshape(layers, heads, dim // 2, BLOCK_SIZE, 2)[:, :, :, filled:] = 0
+        pairs = kv[-1, :, :, 1].reshape(layers, heads, BLOCK_SIZE // 2, dim, 2)
+        pairs[:, :, -(-filled // 2) :] = 0
+        if filled % 2:
+            pairs[:, :, filled // 2, :, 1] = 0
+        return kv.reshape(len(blocks), -1).view(np.uint8)
+
+    def write_blocks(self, blocks: SequenceOf[int], data: NDArray[np.uint8]) -> None:
+        cache = self._decoder.cache
+        kv = data.view(np.uint16).reshape(len(blocks), *cache[:, 0].shape)
+        for index, block in enumerate(blocks):
+            cache[:, block] = kv[index]
 
     def close(self) -> None:
         self._decoder.close()

@@ -23,6 +23,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
+from numpy.typing import NDArray
 
 from engine import snapshot
 from engine.block_pool import BlockPool
@@ -32,6 +34,7 @@ from engine.grammar import CompiledGrammar, GrammarCompiler
 from engine.grammar_spec import GrammarError, GrammarSpec
 from engine.pacer import StepPacer
 from engine.prefix_cache import PrefixCache
+from engine.prompt_store import PromptStore
 from engine.protocol import ChatMessage
 from engine.regions import Region
 from engine.runner import ModelRunner
@@ -44,6 +47,8 @@ from engine.speculation import Speculation
 
 if TYPE_CHECKING:
     from engine.tokenizer import Tokenizer
+
+log = structlog.get_logger(__name__)
 
 LEAST_PREFILL = 16
 """Prompt tokens that a step carries whatever it takes, so that prompts do get computed."""
@@ -159,6 +164,7 @@ class LLMEngine:
         self._max_slots = self.max_blocks_per_tenant * self.block_size
         if self.scheduler.windows is not None:
             self._max_slots = max(self._max_slots, self.max_model_len)
+        self._store = self._open_store()
         self._live: dict[str, list[Sequence]] = {}  # the choices that have not ended
         self._warming: dict[str, Sequence] = {}
         self._ended: list[StepOutput] = []  # ended between two steps; the next one tells
@@ -383,12 +389,11 @@ class LLMEngine:
         Whatever goes wrong here ends only this one.
         """
         try:
-            text, reason, flush, said = "", None, True, 0
-            for token in drawn.tokens:
-                if said:  # the one before was an accepted draft token: its K and V are there
+            text, reason, flush = "", None, True
+            for said, token in enumerate(drawn.tokens, 1):
+                if said > 1:  # the one before was an accepted draft token: its K and V are there
                     self.scheduler.computed(sequence, 1)
                     self._totals["output_tokens"] += self.scheduler.charge_output([sequence])
-                said += 1
                 sequence.token_ids.append(token)
                 if token in sequence.stop_ids:
                     reason = "stop"
@@ -521,10 +526,75 @@ class LLMEngine:
         Replaces what `name` had pinned. Returns the number of tokens pinned now. What is evicted all the same, because
         others needed the room, is pinned again once the tenant has had it computed again.
         """
-        if len(regions) < 2:
+        sequence = _published(prompt_token_ids, regions, tenant)
+        if sequence is None:
             return 0
-        sequence = Sequence("", prompt_token_ids, SamplingParams(), tenant=tenant, regions=regions)
-        return self.cache.pin(name, sequence, regions[-2].end)
+        return self._pin(name, sequence)
+
+    def _pin(self, name: str, sequence: Sequence) -> int:
+        """Pin a published prompt, and save it where that is wanted."""
+        if self._store is not None and (blocks := self.cache.whole(sequence)) is not None:
+            key = self._store.key(sequence.content(0, sequence.num_tokens))
+            if self._store.wants(key):
+                self._store.save(key, self.runner.read_blocks(blocks, sequence.num_tokens))
+        return self.cache.pin(name, sequence, sequence.num_tokens)
+
+    def stored_prompt(
+        self, prompt_token_ids: SequenceOf[int], regions: SequenceOf[Region], *, tenant: str = ""
+    ) -> NDArray[Any] | None:
+        """A published prompt's KV from the store, for `restore_prompt`; None when it has none. From any thread."""
+        sequence = _published(prompt_token_ids, regions, tenant)
+        if self._store is None or sequence is None:
+            return None
+        return self._store.load(self._store.key(sequence.content(0, sequence.num_tokens)))
+
+    def restore_prompt(
+        self,
+        name: str,
+        prompt_token_ids: SequenceOf[int],
+        regions: SequenceOf[Region],
+        *,
+        tenant: str = "",
+        stored: NDArray[Any] | None = None,
+    ) -> int:
+        """Pin a published prompt as `pin_prompt` does, its KV not computed but out of the store.
+
+        `stored`: what `stored_prompt` gave for it; None: it is read now. Returns how many tokens were restored: 0 when
+        the store has no such prompt, when all of it is cached, or when there is no room for it beside what runs.
+        """
+        sequence = _published(prompt_token_ids, regions, tenant)
+        if sequence is None or not self.cache.enabled or self.cache.whole(sequence) is not None:
+            return 0
+        kv = self.stored_prompt(prompt_token_ids, regions, tenant=tenant) if stored is None else stored
+        if kv is None:
+            return 0
+        restored = 0
+
+        def write(blocks: list[int], first: int) -> None:
+            nonlocal restored
+            self.runner.write_blocks(blocks, kv[first:])
+            restored = sequence.num_tokens - first * self.block_size
+
+        if self.scheduler.take_in(sequence, write):
+            self.cache.pin(name, sequence, sequence.num_tokens)
+        return restored
+
+    def _open_store(self) -> PromptStore | None:
+        folder, runner = self.config.prompt_store, self.runner
+        if not folder or not self.config.prefix_caching:
+            return None
+        try:
+            return PromptStore(
+                folder,
+                revision=runner.revision,
+                layout=runner.kv_layout,
+                block_size=self.block_size,
+                block_bytes=runner.block_bytes,
+                most_bytes=self.config.prompt_store_bytes,
+            )
+        except OSError as error:
+            log.warning("prompt_store.off", folder=folder, reason=error.strerror or str(error))
+            return None
 
     def release_prompt(self, name: str) -> None:
         """The prompt is published no longer: take off its pins, and stop computing it. An unknown name is fine."""
@@ -543,7 +613,7 @@ class LLMEngine:
         self.scheduler.computed(sequence, computed)
         if drawn is not None:
             self._end_warming(sequence)
-            self.cache.pin(name, sequence, sequence.prompt_len)
+            self._pin(name, sequence)
 
     def _end_warming(self, sequence: Sequence, *, trusted: bool = True) -> None:
         assert sequence.prompt_name is not None
@@ -606,3 +676,9 @@ class LLMEngine:
             else:
                 assert not sequence.block_table, f"{sequence} waits and holds blocks"
         assert len(live) == len(running) + self.scheduler.num_waiting, "a live request is neither run nor queued"
+
+
+def _published(prompt: SequenceOf[int], regions: SequenceOf[Region], tenant: str) -> Sequence | None:
+    """The published part of a request's prompt: all regions but the last, its private one. None when that is empty."""
+    upto = regions[-2].end if len(regions) > 1 else 0
+    return Sequence("", prompt[:upto], SamplingParams(), tenant=tenant, regions=regions) if upto else None

@@ -145,6 +145,17 @@ class PrefixCache:
                 match.source_block = match.source.block
         return match
 
+    def whole(self, sequence: Sequence) -> list[int] | None:
+        """The pool's blocks that hold all tokens of a prompt, the last one perhaps others behind them; None if some lack."""
+        match = self._match(sequence, sequence.num_tokens)
+        if match.tokens < sequence.num_tokens or self._on_host(match):
+            return None
+        return [entry.block for entry in [*match.entries, *([match.source] if match.source is not None else [])]]
+
+    def prefix(self, sequence: Sequence) -> list[CachedBlock]:
+        """The full blocks of the pool that are cached of a prompt, its last token included."""
+        return [entry for entry in self._match(sequence, sequence.num_tokens).entries if not self.on_host(entry)]
+
     def _nearest(self, parent: CachedBlock | None, wanted: Content) -> tuple[CachedBlock | None, int]:
         """The child of `parent` with the longest beginning in common with `wanted`, and how many tokens that is.
 

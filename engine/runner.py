@@ -37,6 +37,9 @@ class ModelRunner(Protocol):
     """Tokens beyond which no layer looks back; None when one sees all. Blocks wholly behind it are not read again."""
     revision: str
     eos_token_ids: frozenset[int]
+    kv_layout: str
+    """What a block's bytes mean and how they were computed: runners of one revision and layout may exchange blocks."""
+    block_bytes: int
 
     def run(self, batch: Batch) -> dict[Sequence, Drawn]:
         """Compute the batch. Gives the next tokens of every sequence that has no token left to compute behind it.
@@ -48,6 +51,17 @@ class ModelRunner(Protocol):
 
     def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
         """Copy the KV of whole blocks, (source, destination), one after the other in this order."""
+        ...
+
+    def read_blocks(self, blocks: SequenceOf[int], tokens: int) -> NDArray[np.uint8]:
+        """A copy in host memory of the first `tokens` tokens' KV, the last block's other slots zero: [n, block_bytes].
+
+        The bytes have the order of `kv_layout`.
+        """
+        ...
+
+    def write_blocks(self, blocks: SequenceOf[int], data: NDArray[np.uint8]) -> None:
+        """Set the KV of whole blocks to what `read_blocks` gave."""
         ...
 
 
@@ -74,6 +88,11 @@ class Runner:
         on_gpu = self.device.type == "cuda"
         free = torch.cuda.mem_get_info(self.device)[0] if on_gpu else free_host_memory()
         self.num_blocks = config.pool_blocks(block_bytes, free, self.max_model_len, on_gpu=on_gpu)
+        self.block_bytes = block_bytes
+        self.kv_layout = (
+            f"{self.device.type} {loaded.dtype} [K V, {shape.num_layers}, {config.block_size}, {shape.num_kv_heads}, "
+            f"{shape.head_dim}]{', batch-invariant' if config.batch_invariant else ''}"
+        )
         self._model = loaded.model
         self._kv = KVCache(
             shape.num_layers,
@@ -150,6 +169,22 @@ class Runner:
         if number < self.num_blocks:
             return self._kv.data[:, :, number]
         return self._host[number - self.num_blocks]
+
+    @torch.inference_mode()
+    def read_blocks(self, blocks: SequenceOf[int], tokens: int) -> NDArray[np.uint8]:
+        index = torch.tensor(blocks, device=self.device)
+        kv = self._kv.data[:, :, index].movedim(2, 0)  # [n, 2, layers, slots, heads, head_dim], a copy
+        filled = tokens - (len(blocks) - 1) * self._kv.block_size
+        kv[-1, :, :, filled:] = 0
+        data: NDArray[np.uint8] = kv.contiguous().view(len(blocks), -1).view(torch.uint8).cpu().numpy()
+        return data
+
+    @torch.inference_mode()
+    def write_blocks(self, blocks: SequenceOf[int], data: NDArray[np.uint8]) -> None:
+        index = torch.tensor(blocks, device=self.device)
+        kv = torch.from_numpy(data).to(self.device).view(self._kv.data.dtype)
+        shape = (len(blocks), *self._kv.data.shape[:2], *self._kv.data.shape[3:])
+        self._kv.data[:, :, index] = kv.view(shape).movedim(0, 2)
 
     def _to_device(self, array: NDArray[np.int64] | NDArray[np.int32]) -> torch.Tensor:
         tensor = torch.from_numpy(array)

@@ -162,6 +162,38 @@ class Scheduler:
             self.cache.register_tail(sequence)
             self.cache.restore_pins(sequence.tenant)
 
+    def take_in(self, sequence: Sequence, write: Callable[[list[int], int], None]) -> bool:
+        """Make a prompt findable whose KV was computed elsewhere, if there is room beside all that runs.
+
+        `write(blocks, first)` fills fresh blocks with those of the prompt from number `first` on. Pinned blocks make no
+        room. False when there is none: nothing has changed then, nor when `write` raises. The sequence holds nothing
+        afterwards.
+        """
+        found = self.cache.prefix(sequence)
+        table = [entry.block for entry in found]
+        missing = -(-sequence.num_tokens // self.block_size) - len(table)
+        self.pool.acquire(table)  # what follows must not evict what was just found
+        idle_pins = sum(not self.pool.refs[block] for block in self.pool.pinned())
+        if self._fits(missing + idle_pins, rows=0):
+            fresh = self.pool.allocate(missing, sequence.tenant)
+            table += fresh
+            try:
+                write(fresh, len(found))
+                sequence.block_table = table
+                sequence.num_computed = sequence.num_tokens
+                sequence.num_hashed = len(found)
+                sequence.last_cached = found[-1] if found else None
+                self.cache.register(sequence)
+                self.cache.register_tail(sequence)
+            finally:
+                self.pool.release(table)
+                sequence.block_table = []
+                sequence.last_cached = None
+                sequence.num_computed = sequence.num_hashed = 0
+            return True
+        self.pool.release(table)
+        return False
+
     def charge_output(self, sequences: Iterable[Sequence]) -> int:
         """Charge one more output token of each of these live sequences; how many that were."""
         counts = Counter([sequence.tenant for sequence in sequences])

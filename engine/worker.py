@@ -37,6 +37,8 @@ ENGINE_SETTINGS = (
     "speculation",
     "max_seqs_per_tenant",
     "max_kv_share",
+    "prompt_store",
+    "prompt_store_bytes",
 )
 
 
@@ -71,6 +73,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     number("max_itl_ms", float, None, "how long a step should take at most beside answers, in ms")
     number("max_seqs_per_tenant", int, None, "requests of one tenant that run at once")
     number("max_kv_share", float, EngineConfig.max_kv_share, "share of the pool for what one tenant runs, 0 to 1")
+    store = env("OCTAVO_WORKER_PROMPT_STORE")
+    parser.add_argument("--prompt-store", default=store, help="folder for published prompts' KV; none: not kept")
+    number("prompt_store_bytes", int, EngineConfig.prompt_store_bytes, "what that folder may take")
     parser.add_argument(
         "--speculation",
         action=argparse.BooleanOptionalAction,

@@ -92,6 +92,8 @@ class Prompt(msgspec.Struct, frozen=True):
     taken: Taken
     token_ids: list[int]
     regions: list[Any]
+    stored: Any = None
+    """The KV of its published part, where this worker does not have it and the disk does."""
 
 
 class Stop(Exception):
@@ -115,6 +117,7 @@ class Worker:
         self._runs: dict[str, Run] = {}
         self._said: list[Said] = []
         self._pinned: dict[str, str] = {}  # tenant -> prompt version
+        self._looked_up: set[tuple[str, str]] = set()  # tenants' prompt versions that were looked for on disk
         self._prompts: dict[str, Prompt] = {}  # of runs whose published prompt is to be pinned
         self._healthy = True
         self._stop_by: float | None = None
@@ -182,7 +185,8 @@ class Worker:
     def _render(self, taken: Taken, request: Request) -> None:
         """Apply the chat template, tokenize."""
         token_ids, regions = self._engine.tokenizer.render_chat(request.system, request.messages, request.salt)
-        self._inbox.put(("prompt", (request, Prompt(taken, token_ids, regions))))
+        prompt = Prompt(taken, token_ids, regions, self._stored(request, token_ids, regions))
+        self._inbox.put(("prompt", (request, prompt)))
 
     def _prepare(self, work: Callable[..., None], taken: Taken, *request: Request) -> None:
         """Do a part of what comes before a request's first step; if it fails, the request is refused."""
@@ -203,6 +207,14 @@ class Worker:
             log.error("request.render_failed", generation=taken.id, error=type(error).__name__)
             refusal = protocol.Failed(code="engine_error", message=FAULT, retryable=True)
         self._inbox.put(("refused", (taken, refusal)))
+
+    def _stored(self, request: Request, token_ids: list[int], regions: list[Any]) -> Any:
+        """A published prompt's KV, when it is first asked for. The engine loop must not wait for a disk."""
+        version = (request.tenant, request.prompt_version)
+        if not request.prompt_version or version in self._looked_up:
+            return None
+        self._looked_up.add(version)
+        return self._engine.stored_prompt(token_ids, regions, tenant=request.tenant)
 
     # --- the engine loop ------------------------------------------------------------------------------------------
 
@@ -290,6 +302,8 @@ class Worker:
             elapsed = time.monotonic() - run.taken_at
             run.deadline = time.monotonic() + (request.deadline_ms - prompt.taken.now_ms) / 1000 - elapsed
         run.request = request
+        if prompt.stored is not None:
+            self._restore(request, prompt)
         try:
             self._engine.add_request(
                 run.engine_id,
@@ -304,7 +318,7 @@ class Worker:
             self._end(run, protocol.Refused(code=refused.code, param=refused.param, message=refused.message))
             return
         if request.prompt_version and self._pinned.get(request.tenant) != request.prompt_version:
-            self._prompts[run.id] = prompt
+            self._prompts[run.id] = Prompt(prompt.taken, prompt.token_ids, prompt.regions)
 
     def _abort(self, generation_id: str, event: AnyTerminal) -> None:
         """End a run with this event. Its blocks are free on return; text that was held back goes out before it."""
@@ -375,6 +389,20 @@ class Worker:
         else:
             log.error("request.failed", generation=run.id, error=output.error)
             self._end(run, protocol.Failed(code="engine_error", message=FAULT, retryable=True))
+
+    def _restore(self, request: Request, prompt: Prompt) -> None:
+        """Have the published prompt in the pool before the request that needs it; failing that it is computed."""
+        tenant = request.tenant
+        ids, regions = prompt.token_ids, prompt.regions
+        try:
+            restored = self._engine.restore_prompt(tenant, ids, regions, tenant=tenant, stored=prompt.stored)
+        except Exception as error:
+            log.error("prompt.not_restored", version=request.prompt_version, error=type(error).__name__)
+            return
+        if restored:
+            log.info("prompt.restored", version=request.prompt_version, tokens=restored)
+            self._pinned[tenant] = request.prompt_version
+            self.bus.warm(self._pinned)
 
     def _pin(self, run: Run) -> None:
         """The prompt is computed: keep the tenant's published part of it in the cache."""

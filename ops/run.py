@@ -135,6 +135,7 @@ def environment(data: Path, run: Path, host: str, port: int) -> dict[str, str]:
         PYTHONUNBUFFERED="1",
         USER=env.get("USER") or str(os.getuid()),
     )
+    env.setdefault("OCTAVO_WORKER_PROMPT_STORE", str(data / "prompts"))
     if embedded:
         env["REDIS_URL"] = f"unix://{run}/valkey.sock"
     return env

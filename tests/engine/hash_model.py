@@ -40,6 +40,8 @@ class HashRunner:
         self.max_model_len = config.max_model_len or 512
         self.window = None
         self.revision = "hash"
+        self.kv_layout = f"hash [{config.block_size}]"
+        self.block_bytes = config.block_size * 8
         self.eos_token_ids = frozenset({EOS})
         self.parts = 0
         self._most_rows, self._spread = most_rows, spread
@@ -64,6 +66,14 @@ class HashRunner:
                 logits[i] = logits_after(self._tokens[slots].tolist(), self._spread)
             merge(drawn, self._drawing.draw(flat, torch.from_numpy(logits).__getitem__))
         return drawn
+
+    def read_blocks(self, blocks: list[int], tokens: int) -> np.ndarray:
+        kv = self._tokens.reshape(-1, self._tables.block_size)[blocks]
+        kv.reshape(-1)[tokens:] = 0
+        return kv.view(np.uint8)
+
+    def write_blocks(self, blocks: list[int], data: np.ndarray) -> None:
+        self._tokens.reshape(-1, self._tables.block_size)[blocks] = data.view(np.int64)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         size = self._tables.block_size

@@ -41,6 +41,8 @@ class NullRunner:
         self.max_model_len = config.max_model_len or max_model_len
         self.window = window
         self.revision = "null"
+        self.kv_layout = f"null [{config.block_size}, token position]"
+        self.block_bytes = config.block_size * 2 * 8
         self.eos_token_ids = frozenset({EOS})
         self.batches: list[dict[str, int]] = []
         self.broken: set[str] = set()
@@ -80,6 +82,19 @@ class NullRunner:
             s: Drawn([], bad=True) if s.request_id in self.broken else Drawn(confirm(s, count - 1, self.memory))
             for s, count in zip(flat.drawing, draws, strict=True)
         }
+
+    def read_blocks(self, blocks: list[int], tokens: int) -> np.ndarray:
+        size = self._tables.block_size
+        slots = (np.array(blocks)[:, None] * size + np.arange(size)).reshape(-1)
+        kv = np.stack([self._tokens[slots], self._positions[slots]], -1)
+        kv[tokens:] = 0
+        return kv.reshape(len(blocks), -1).view(np.uint8)
+
+    def write_blocks(self, blocks: list[int], data: np.ndarray) -> None:
+        size = self._tables.block_size
+        slots = (np.array(blocks)[:, None] * size + np.arange(size)).reshape(-1)
+        kv = data.reshape(-1).view(np.int64).reshape(-1, 2)
+        self._tokens[slots], self._positions[slots] = kv[:, 0], kv[:, 1]
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         size = self._tables.block_size

@@ -148,8 +148,8 @@ def test_draft_tokens_are_held_to_the_grammar_too(tiny_engine: Make) -> None:
     said: list[int] = []
     schedule, steps = engine.scheduler.schedule, 0
 
-    def with_drafts() -> Any:
-        batch = schedule()
+    def with_drafts(*arguments: Any) -> Any:
+        batch = schedule(*arguments)
         for sequence in batch:
             if sequence.num_output:
                 ahead = right[sequence.num_output :][:3]

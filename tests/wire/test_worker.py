@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -17,7 +18,7 @@ from chatapp.streaming.follow import follower
 from engine import protocol
 from engine.grammar_spec import GrammarSpec
 from engine.llm_engine import LLMEngine
-from engine.protocol import Cancelled, Delta, Failed, Finished, Refused, Started, TimedOut
+from engine.protocol import Cancelled, Delta, Failed, Finished, Refused, Started, SystemText, TimedOut
 from engine.runner import Runner
 from engine.sampling_params import SamplingParams
 from tests.wire.conftest import (
@@ -574,3 +575,26 @@ async def test_the_library_comes_back_by_itself(wire: Wire, serve: Serve) -> Non
     assert isinstance((await asyncio.wait_for(answer_of(request.id), 10))[-1], Finished)
     assert settings_url().startswith("unix://")
     assert [type(e) for e in await answer_of(request.id)].count(Delta) == 24
+
+
+async def test_a_restarted_worker_answers_a_published_prompt_from_the_disk(
+    wire: Wire, serve: Serve, tmp_path: Path
+) -> None:
+    """Its first request has the prompt's tokens cached, and the same answer."""
+    system = [
+        SystemText("You answer for a shop that sells tents, boots and stoves. Be brief. " * 4, "the shop's secret")
+    ]
+    answers, started = [], []
+    for _ in range(2):
+        served = serve(prompt_store=str(tmp_path / "prompts"))
+        request = a_question("shop", system=system, prompt_version="v1")
+        submit.enqueue(request)
+        events = await answer_of(request.id)
+        answers.append(tokens_of(events))
+        started.append(next(event for event in events if isinstance(event, Started)))
+        assert served.worker._pinned == {"shop": "v1"}
+        assert await asyncio.to_thread(served.stop) == 0
+        served.engine._store.flush()
+    assert answers[0] == answers[1]
+    assert started[0].cached_tokens == 0
+    assert started[1].cached_tokens > started[1].prompt_tokens // 2
