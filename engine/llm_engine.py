@@ -270,15 +270,13 @@ class LLMEngine:
             batch = self.scheduler.schedule(self._prefill_cap)
             if self.speculation is not None:
                 self.speculation.draft(batch)
-            if self.cache.copies:
-                self.runner.copy_blocks(self.cache.copies)
+            self._copy_blocks()
             drawn = self.runner.run(batch) if batch else {}
         except Exception as error:
-            # Perhaps not all was copied, and what was preempted or shared meanwhile may already be findable.
+            # What was to be copied may be findable already, where it was shared or preempted meanwhile.
             self.cache.distrust([copy for _, copy in self.cache.copies], self.scheduler.running)
             self.cache.copies.clear()
             raise StepError(self._release_running(), error) from error
-        self.cache.copies.clear()
         self.steps += bool(batch)
         decodes = self.scheduler.num_decodes
         self.pacer.observe(sum(batch.values()) - decodes, decodes, self._clock() - start)
@@ -314,6 +312,11 @@ class LLMEngine:
                 outputs.append(self._advance(sequence, draw))
         ended, self._ended = self._ended, []
         return ended + outputs
+
+    def _copy_blocks(self) -> None:
+        if self.cache.copies:
+            self.runner.copy_blocks(self.cache.copies)
+            self.cache.copies.clear()
 
     def generate(
         self, prompts: Iterable[str | list[int] | list[ChatMessage]], params: SamplingParams | None = None
@@ -572,6 +575,7 @@ class LLMEngine:
 
         def write(blocks: list[int], first: int) -> None:
             nonlocal restored
+            self._copy_blocks()  # what the fresh blocks held is to go to the host first
             self.runner.write_blocks(blocks, kv[first:])
             restored = sequence.num_tokens - first * self.block_size
 

@@ -102,6 +102,26 @@ def test_a_pinned_prompt_that_was_evicted_comes_back_and_is_pinned_again() -> No
     assert engine.pool.num_pinned == 6
 
 
+def test_a_prompt_restored_from_disk_sends_what_it_evicts_to_the_host_unharmed(tmp_path: Path) -> None:
+    chat, regions = prompt_of(28, 4), [Region(23, "prompt"), Region(28, "chat")]
+    first = null_engine(num_blocks=16, prompt_store=str(tmp_path))
+    first.warm_prompt("v1", chat, regions, tenant="t")
+    while first.has_work():
+        first.step()
+    assert first._store is not None
+    first._store.flush()
+    engine = null_engine(num_blocks=16, host_kv_memory_bytes=64, prompt_store=str(tmp_path))
+    ask(engine, prompt_of(60, 5), tenant="other", params=SHORT)
+    assert engine.restore_prompt("v1", chat, regions, tenant="t") == 23
+    engine.check_integrity()
+    assert ask(engine, chat, regions=regions)[1] == 23
+    assert ask(engine, prompt_of(60, 5), tenant="other", params=SHORT) == (expected(prompt_of(60, 5), 2), 59)
+    # Now the prompt itself lies on the host: what the disk brings takes its place.
+    assert engine.restore_prompt("v1", chat, regions, tenant="t") in (0, 23)
+    engine.check_integrity()
+    assert ask(engine, chat, regions=regions, params=SHORT) == (expected(chat, 2), 27)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "low-bit"])
 def test_real_keys_and_values_survive_the_way_to_the_host_and_back(tmp_path: Path, dtype: str) -> None:
     model = str(make_tiny(tmp_path / "tiny", head_dim=32))
