@@ -382,8 +382,16 @@ class Bus:
                     self._inbox.put(("hint", None))
                 elif fields[b"kind"] == b"cancel":
                     self._outbox.hear_cancel(fields[b"id"].decode())
+                elif fields[b"kind"] == b"published":
+                    self._hear_published(fields[b"prompt"])
                 elif fields[b"kind"] == b"ended" and fields[b"id"].decode() in self._outbox.active:
                     self.beat()
+
+    def _hear_published(self, data: bytes) -> None:
+        try:
+            self._listener.published(protocol.decode_published(data))
+        except msgspec.DecodeError as error:
+            log.warning("prompt.unreadable", error=str(error))
 
 
 def _raise_if_general(error: redis.exceptions.RedisError) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from engine.protocol import AnyTerminal, Delta, Started, Taken, Tell, Told
+from engine.protocol import AnyTerminal, Delta, PublishedPrompt, Started, Taken, Tell, Told
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +37,9 @@ class Listener(Protocol):
 
     def dropped(self, generation_id: str) -> None:
         """It is not ours any more: forget it, and say nothing."""
+
+    def published(self, prompt: PublishedPrompt) -> None:
+        """A tenant has published this prompt: it will be asked for soon."""
 
     def broken(self, error: Exception) -> None:
         """The bus has failed for good."""

@@ -146,7 +146,7 @@ class PrefixCache:
         return match
 
     def whole(self, sequence: Sequence) -> list[int] | None:
-        """The pool's blocks that hold all tokens of a prompt, the last one perhaps others behind them; None if some lack."""
+        """The pool's blocks that hold all tokens of a prompt, and perhaps others behind these; None if some lack."""
         match = self._match(sequence, sequence.num_tokens)
         if match.tokens < sequence.num_tokens or self._on_host(match):
             return None

@@ -140,6 +140,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leased: bool = False
 
 
+class PublishedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A hint on the control stream: a tenant's prompt that was just published, to be computed before anybody asks.
+
+    `system`, `weight`: as in a Request of this tenant.
+    """
+
+    tenant: str
+    version: str
+    system: list[SystemText]
+    weight: float = 1.0
+
+
+CONTROL_LENGTH = 1000
+"""Hints that the control stream keeps, about; wire.lua has the same figure."""
+
+
 # --- events -------------------------------------------------------------------------------------------------------
 
 
@@ -225,6 +241,7 @@ AnyEvent: TypeAlias = Claimed | Started | Delta | AnyTerminal
 
 _event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 _request_decoder = msgspec.json.Decoder(Request)
+_published_decoder = msgspec.json.Decoder(PublishedPrompt)
 _encoder = msgspec.json.Encoder()
 
 
@@ -234,6 +251,10 @@ def encode(message: msgspec.Struct) -> bytes:
 
 def decode_event(data: bytes | str) -> AnyEvent:
     return _event_decoder.decode(data)
+
+
+def decode_published(data: bytes | str) -> PublishedPrompt:
+    return _published_decoder.decode(data)
 
 
 def decode_request(data: bytes | str) -> Request:

@@ -27,7 +27,18 @@ from engine import protocol
 from engine.bus import Bus
 from engine.fairness import OUTPUT_COST, PROMPT_COST
 from engine.outbox import Said
-from engine.protocol import AnyTerminal, Delta, Part, Request, Started, Taken, Timing, Usage, WorkerDetails
+from engine.protocol import (
+    AnyTerminal,
+    Delta,
+    Part,
+    PublishedPrompt,
+    Request,
+    Started,
+    Taken,
+    Timing,
+    Usage,
+    WorkerDetails,
+)
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine, StepOutput
@@ -144,6 +155,9 @@ class Worker:
     def dropped(self, generation_id: str) -> None:
         self._inbox.put(("dropped", generation_id))
 
+    def published(self, prompt: PublishedPrompt) -> None:
+        self._inbox.put(("announced", prompt))  # and not to the tokenizer at once: that may have ended before the bus
+
     def broken(self, error: Exception) -> None:
         self._inbox.put(("broken", error))
 
@@ -185,8 +199,20 @@ class Worker:
     def _render(self, taken: Taken, request: Request) -> None:
         """Apply the chat template, tokenize."""
         token_ids, regions = self._engine.tokenizer.render_chat(request.system, request.messages, request.salt)
-        prompt = Prompt(taken, token_ids, regions, self._stored(request, token_ids, regions))
+        stored = self._stored(request.tenant, request.prompt_version, token_ids, regions)
+        prompt = Prompt(taken, token_ids, regions, stored)
         self._inbox.put(("prompt", (request, prompt)))
+
+    def _render_published(self, prompt: PublishedPrompt) -> None:
+        """Tokenize a published prompt, with a question behind it that nobody asks: only what comes before is kept."""
+        try:
+            messages = [protocol.ChatMessage("user", "-")]
+            token_ids, regions = self._engine.tokenizer.render_chat(prompt.system, messages, secrets.token_hex(16))
+            stored = self._stored(prompt.tenant, prompt.version, token_ids, regions)
+        except Exception as error:  # nobody waits for it; who asks for it later is told
+            log.warning("prompt.not_warmed", version=prompt.version, error=type(error).__name__)
+            return
+        self._inbox.put(("published", (prompt, token_ids, regions, stored)))
 
     def _prepare(self, work: Callable[..., None], taken: Taken, *request: Request) -> None:
         """Do a part of what comes before a request's first step; if it fails, the request is refused."""
@@ -208,13 +234,12 @@ class Worker:
             refusal = protocol.Failed(code="engine_error", message=FAULT, retryable=True)
         self._inbox.put(("refused", (taken, refusal)))
 
-    def _stored(self, request: Request, token_ids: list[int], regions: list[Any]) -> Any:
+    def _stored(self, tenant: str, version: str, token_ids: list[int], regions: list[Any]) -> Any:
         """A published prompt's KV, when it is first asked for. The engine loop must not wait for a disk."""
-        version = (request.tenant, request.prompt_version)
-        if not request.prompt_version or version in self._looked_up:
+        if not version or (tenant, version) in self._looked_up:
             return None
-        self._looked_up.add(version)
-        return self._engine.stored_prompt(token_ids, regions, tenant=request.tenant)
+        self._looked_up.add((tenant, version))
+        return self._engine.stored_prompt(token_ids, regions, tenant=tenant)
 
     # --- the engine loop ------------------------------------------------------------------------------------------
 
@@ -276,6 +301,10 @@ class Worker:
             if run is not None:
                 self._forget(run)
                 self._engine.abort(run.engine_id)
+        elif kind == "announced":
+            self._tokenizers.submit(self._render_published, value)
+        elif kind == "published":
+            self._warm(*value)
         elif kind == "broken":
             self._healthy = False
             raise Stop(1)
@@ -303,7 +332,7 @@ class Worker:
             run.deadline = time.monotonic() + (request.deadline_ms - prompt.taken.now_ms) / 1000 - elapsed
         run.request = request
         if prompt.stored is not None:
-            self._restore(request, prompt)
+            self._restore(request.tenant, request.prompt_version, prompt.token_ids, prompt.regions, prompt.stored)
         try:
             self._engine.add_request(
                 run.engine_id,
@@ -390,19 +419,36 @@ class Worker:
             log.error("request.failed", generation=run.id, error=output.error)
             self._end(run, protocol.Failed(code="engine_error", message=FAULT, retryable=True))
 
-    def _restore(self, request: Request, prompt: Prompt) -> None:
-        """Have the published prompt in the pool before the request that needs it; failing that it is computed."""
-        tenant = request.tenant
-        ids, regions = prompt.token_ids, prompt.regions
-        try:
-            restored = self._engine.restore_prompt(tenant, ids, regions, tenant=tenant, stored=prompt.stored)
-        except Exception as error:
-            log.error("prompt.not_restored", version=request.prompt_version, error=type(error).__name__)
+    def _warm(self, prompt: PublishedPrompt, token_ids: list[int], regions: list[Any], stored: Any) -> None:
+        """Have a prompt that was just published in the pool before anybody asks; the one before it is released."""
+        from engine.llm_engine import RequestRefused
+
+        tenant, version = prompt.tenant, prompt.version
+        if self._pinned.get(tenant) == version or self._stop_by is not None:
             return
+        if stored is not None and self._restore(tenant, version, token_ids, regions, stored):
+            return
+        try:
+            self._engine.warm_prompt(tenant, token_ids, regions, tenant=tenant, weight=prompt.weight)
+        except RequestRefused as refused:
+            log.warning("prompt.not_warmed", version=version, error=refused.code)
+            return
+        log.info("prompt.warming", version=version, tokens=regions[-2].end if len(regions) > 1 else 0)
+        self._pinned[tenant] = version
+        self.bus.warm(self._pinned)
+
+    def _restore(self, tenant: str, version: str, token_ids: list[int], regions: list[Any], stored: Any) -> bool:
+        """Have a published prompt in the pool before the request that needs it; failing that it is computed."""
+        try:
+            restored = self._engine.restore_prompt(tenant, token_ids, regions, tenant=tenant, stored=stored)
+        except Exception as error:
+            log.error("prompt.not_restored", version=version, error=type(error).__name__)
+            return False
         if restored:
-            log.info("prompt.restored", version=request.prompt_version, tokens=restored)
-            self._pinned[tenant] = request.prompt_version
+            log.info("prompt.restored", version=version, tokens=restored)
+            self._pinned[tenant] = version
             self.bus.warm(self._pinned)
+        return bool(restored)
 
     def _pin(self, run: Run) -> None:
         """The prompt is computed: keep the tenant's published part of it in the cache."""

@@ -35,7 +35,7 @@ from chatapp.chat.params import sampling_params
 from chatapp.chat.text import clean, plain, title
 from chatapp.ids import new_id, parse_id
 from chatapp.prompts.models import PromptVersion
-from chatapp.prompts.selectors import published
+from chatapp.prompts.selectors import published, system_texts
 from chatapp.streaming import cancel as streaming_cancel
 from chatapp.streaming.submit import QueueFull, enqueue
 from chatapp.tenants.access import Access
@@ -44,7 +44,6 @@ from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
 
 log = structlog.get_logger(__name__)
 
-PUBLIC_SALT = "public"
 # Calm and to the point: small models wander at higher temperatures, and some of them never find an end.
 CHAT_DEFAULTS = {"temperature": 0.3, "top_p": 0.9}
 CHAT_LENGTH = 1024
@@ -330,11 +329,7 @@ def _request(
     own: str = "",
     leased: bool = False,
 ) -> Request:
-    system = []
-    if settings.OCTAVO_PREAMBLE:
-        system.append(SystemText(settings.OCTAVO_PREAMBLE, PUBLIC_SALT))
-    if version is not None:
-        system.append(SystemText(version.text, access.tenant.salt))
+    system = system_texts(access.tenant, version)
     if own:
         system.append(SystemText(own, salt))
     return Request(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
-from django.db import connection
+import redis.exceptions
+from django.db import connection, transaction
 
 from chatapp.prompts.models import PromptVersion, PublishedVersionIsImmutable, SystemPrompt
 from chatapp.prompts.selectors import published
 from chatapp.prompts.services import publish
+from chatapp.streaming.connection import sync_redis
+from engine import protocol
 from tests.chat.conftest import Team
 
 
@@ -20,6 +24,34 @@ def test_publishing_makes_the_next_version_and_keeps_the_former(team: Team) -> N
         (1, "You answer for acme."),
         (2, "Second."),
     ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_engines_hear_of_a_prompt_once_it_is_committed(transactional_db: None, team: Team) -> None:
+    client = sync_redis()
+    seconds, _ = client.time()
+    client.zadd(protocol.WORKERS, {"w": seconds * 1000})
+    details = protocol.WorkerDetails(id="w", model="some-model", context=1, block_size=1, num_blocks=1, pid=1)
+    client.hset(protocol.worker_key("w"), "details", protocol.encode(details))
+    with transaction.atomic():
+        publish(tenant=team.tenant, text="Never published.")
+        transaction.set_rollback(True)
+    version = publish(tenant=team.tenant, text="Second.")
+    hints = [fields for _, fields in client.xrange(protocol.control_key("some-model")) if b"prompt" in fields]
+    (prompt,) = (protocol.decode_published(fields[b"prompt"]) for fields in hints)
+    assert (prompt.tenant, prompt.version, prompt.weight) == (str(team.tenant.pk), str(version.pk), team.tenant.weight)
+    assert prompt.system[-1] == protocol.SystemText("Second.", team.tenant.salt)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_prompt_is_published_without_redis_too(
+    transactional_db: None, team: Team, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*arguments: Any) -> None:
+        raise redis.exceptions.ConnectionError("nobody there")
+
+    monkeypatch.setattr("chatapp.prompts.services.announce", gone)
+    assert publish(tenant=team.tenant, text="Second.") == published(team.tenant)
 
 
 def test_a_published_version_cannot_be_changed(team: Team) -> None:

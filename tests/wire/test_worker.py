@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 import redis
 
-from chatapp.streaming import cancel, finished, occupancy, submit, workers
+from chatapp.streaming import cancel, connection, finished, occupancy, prompts, submit, workers
 from chatapp.streaming.follow import follower
 from engine import protocol
 from engine.grammar_spec import GrammarSpec
@@ -292,6 +292,38 @@ async def test_a_published_prompt_is_pinned_and_shared_by_its_tenant_only(wire: 
     assert await cached("a", "salt of a", "two") > 30
     assert await cached("b", "salt of b", "one") == 0
     assert served.engine.pool.pinned()
+
+
+async def test_a_prompt_is_computed_as_it_is_published_and_the_one_before_it_is_let_go(
+    wire: Wire, serve: Serve
+) -> None:
+    served = serve()
+    await until(workers.live)
+    texts = {version: f"You are the {version} assistant of this house. " * 6 for version in ("first", "second")}
+    pinned = []
+    for version, text in texts.items():
+        await asyncio.sleep(0.2)  # the worker hears of what is published from its start on
+        prompts.announce(protocol.PublishedPrompt(tenant="a", version=version, system=[SystemText(text, "salt of a")]))
+        await until(lambda version=version: served.worker._pinned == {"a": version} and not served.engine.has_work())
+        pinned.append(set(served.engine.pool.pinned()))
+    assert pinned[0]
+    assert not pinned[0] & pinned[1]
+    system = [SystemText(texts["second"], "salt of a")]
+    request = a_question("a", text="one", tokens=4, system=system, prompt_version="second")
+    submit.enqueue(request)
+    started = next(event for event in await answer_of(request.id) if isinstance(event, Started))
+    assert started.cached_tokens > 30
+
+
+async def test_a_prompt_that_cannot_be_read_or_fits_nowhere_harms_nobody(wire: Wire, serve: Serve) -> None:
+    serve(num_blocks=8)
+    await until(workers.live)
+    await asyncio.sleep(0.2)
+    connection.sync_redis().xadd(protocol.control_key(MODEL), {"kind": "published", "prompt": b"{no json"})
+    prompts.announce(protocol.PublishedPrompt(tenant="a", version="v", system=[SystemText("word " * 3000, "salt")]))
+    request = a_question("a", tokens=4)
+    submit.enqueue(request)
+    assert isinstance((await answer_of(request.id))[-1], Finished)
 
 
 # --- faults -------------------------------------------------------------------------------------------------------
