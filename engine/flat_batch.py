@@ -85,34 +85,36 @@ class BlockTableRows:
 
     def _flatten(self, batch: list[Sequence], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> FlatBatch:
         size = len(batch)
-        for sequence in batch:
-            known, table = sequence.num_synced, sequence.block_table
-            if known < len(table):
-                self.tables[sequence.row, known : len(table)] = table[known:]
-                sequence.num_synced = len(table)
-        rows = np.fromiter((sequence.row for sequence in batch), np.int64, size)
         ends = starts + counts
+        rows: list[int] = []
+        tokens: list[int] = []
+        lengths: list[int] = []
+        drawing: list[Sequence] = []
+        for sequence, start, end in zip(batch, starts.tolist(), ends.tolist(), strict=True):  # one pass: it shows
+            table, known = sequence.block_table, sequence.token_ids
+            if sequence.num_synced < len(table):
+                self.tables[sequence.row, sequence.num_synced : len(table)] = table[sequence.num_synced :]
+                sequence.num_synced = len(table)
+            rows.append(sequence.row)
+            lengths.append(length := len(known))
+            if end >= length:
+                drawing.append(sequence)
+            if end - start == 1 and start < length:
+                tokens.append(known[start])
+            else:
+                tokens += _tokens(sequence, start, end)
         query_starts = np.zeros(size + 1, np.int32)
         np.cumsum(counts, out=query_starts[1:])
         total = int(query_starts[-1])
         longest = int(ends.max())
         tables = self.tables[rows, : -(-longest // self.block_size)]
+        input_ids = np.array(tokens, np.int64)
         if total == size:  # every sequence has one token
-            first = zip(batch, starts.tolist(), strict=True)
-            input_ids = np.fromiter((s.token_ids[at] for s, at in first), np.int64, size)
             positions, which = starts, np.arange(size)
         else:
-            tokens: list[int] = []
-            for sequence, start, end in zip(batch, starts.tolist(), ends.tolist(), strict=True):
-                if end - start == 1 and start < len(sequence.token_ids):
-                    tokens.append(sequence.token_ids[start])
-                else:
-                    tokens += _tokens(sequence, start, end)
-            input_ids = np.array(tokens, np.int64)
             which = np.repeat(np.arange(size), counts)
             positions = np.arange(total) - query_starts[which] + starts[which]
         block, offset = np.divmod(positions, self.block_size)
-        drawing = [s for s, end in zip(batch, ends.tolist(), strict=True) if end >= len(s.token_ids)]
         last_rows = query_starts[1:].astype(np.int64) - 1
         flat = FlatBatch(
             input_ids=input_ids,
@@ -128,15 +130,18 @@ class BlockTableRows:
             num_draws=size,
         )
         if total > size or len(drawing) < size:
-            self._choose_rows(flat, batch, starts, ends)
+            self._choose_rows(flat, batch, starts, ends, np.array(lengths, np.int64))
         return flat
 
     @staticmethod
     def _choose_rows(
-        flat: FlatBatch, batch: list[Sequence], starts: NDArray[np.int64], ends: NDArray[np.int64]
+        flat: FlatBatch,
+        batch: list[Sequence],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        known: NDArray[np.int64],
     ) -> None:
-        """Which rows need logits where not every sequence has one token and draws from it."""
-        known = np.fromiter((len(s.token_ids) for s in batch), np.int64, len(batch))
+        """Which rows need logits where not every sequence, of `known` tokens, has one token and draws from it."""
         complete = ends >= known
         rows, drafts = flat.rows[complete], (ends - known)[complete]
         if drafts.any():

@@ -280,12 +280,12 @@ class LLMEngine:
         self.steps += bool(batch)
         decodes = self.scheduler.num_decodes
         self.pacer.observe(sum(batch.values()) - decodes, decodes, self._clock() - start)
-        drew = [
-            s
+        payers = [
+            s.tenant
             for s, draw in drawn.items()
             if s.state is SequenceState.RUNNING and not draw.bad and s.prompt_name is None
         ]
-        self._totals["output_tokens"] += self.scheduler.charge_output(drew)
+        self._totals["output_tokens"] += self.scheduler.charge_output(payers)
         outputs = []
         for sequence, computed in batch.items():
             if sequence.state is not SequenceState.RUNNING:
@@ -396,7 +396,7 @@ class LLMEngine:
             for said, token in enumerate(drawn.tokens, 1):
                 if said > 1:  # the one before was an accepted draft token: its K and V are there
                     self.scheduler.computed(sequence, 1)
-                    self._totals["output_tokens"] += self.scheduler.charge_output([sequence])
+                    self._totals["output_tokens"] += self.scheduler.charge_output([sequence.tenant])
                 sequence.token_ids.append(token)
                 if token in sequence.stop_ids:
                     reason = "stop"

@@ -25,6 +25,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
 from enum import Enum
 from typing import TypeAlias
 
@@ -194,12 +195,11 @@ class Scheduler:
         self.pool.release(table)
         return False
 
-    def charge_output(self, sequences: Iterable[Sequence]) -> int:
-        """Charge one more output token of each of these live sequences; how many that were."""
-        counts = Counter([sequence.tenant for sequence in sequences])
-        for tenant, count in counts.items():
+    def charge_output(self, tenants: SequenceOf[str]) -> int:
+        """Charge these tenants of live sequences an output token each; how many that were."""
+        for tenant, count in Counter(tenants).items():
             self.fairness.charge(tenant, OUTPUT_COST * count)
-        return counts.total()
+        return len(tenants)
 
     def _has_slots(self, sequence: Sequence, batch: Batch, count: int = 1) -> bool:
         """Give a running sequence the slots for its next tokens; False when it was preempted itself to get them."""
