@@ -65,8 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     # torch is loaded from here on: a wrong command line is answered at once.
     from engine.chat_template import ChatTemplateError
-    from engine.llm_engine import LLMEngine, RequestRefused
+    from engine.llm_engine import LLMEngine
     from engine.models import ModelError
+    from engine.outputs import RequestRefused
 
     try:
         engine = LLMEngine(

@@ -18,13 +18,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
-
-import msgspec
-import structlog
-from numpy.typing import NDArray
 
 from engine import snapshot
 from engine.block_pool import BlockPool
@@ -32,15 +27,16 @@ from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer, TokenizerVocabulary, Vocabulary
 from engine.grammar import CompiledGrammar, GrammarCompiler
 from engine.grammar_spec import GrammarError, GrammarSpec
+from engine.outputs import Completion, RequestRefused, StepError, StepOutput
 from engine.pacer import StepPacer
 from engine.prefix_cache import PrefixCache
-from engine.prompt_store import PromptStore
 from engine.protocol import ChatMessage
+from engine.published_prompts import PublishedPrompts
 from engine.regions import Region
 from engine.runner import ModelRunner
 from engine.runners import load_runner
 from engine.sampler import Drawn
-from engine.sampling_params import SamplingParams, TokenLogprobs
+from engine.sampling_params import SamplingParams
 from engine.scheduler import Batch, Scheduler
 from engine.sequence import GONE, Sequence, SequenceState
 from engine.speculation import Speculation
@@ -48,61 +44,8 @@ from engine.speculation import Speculation
 if TYPE_CHECKING:
     from engine.tokenizer import Tokenizer
 
-log = structlog.get_logger(__name__)
-
 LEAST_PREFILL = 16
 """Prompt tokens that a step carries whatever it takes, so that prompts do get computed."""
-
-
-class RequestRefused(Exception):
-    """A request that the engine will not run. `param` names the field of the request that is the reason."""
-
-    def __init__(self, code: str, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.param = param
-
-
-class StepError(Exception):
-    """A step failed; `request_ids` ran, have ended without another output, and hold nothing any more."""
-
-    def __init__(self, request_ids: list[str], cause: Exception) -> None:
-        super().__init__(f"the step failed with {type(cause).__name__}: {cause}")
-        self.request_ids = request_ids
-
-
-class StepOutput(msgspec.Struct, kw_only=True, gc=False):
-    """What one step did to one choice of one request.
-
-    started: (prompt tokens, of them found in the cache), once, in the first output. text: what can be shown now; empty
-    while it is held back. logprobs, one per new token, and prompt_logprobs of a chunk's prompt tokens: when asked for.
-    finish_reason: stop, length, abort, or error (then `error` says why). The last three fields are totals so far.
-    """
-
-    request_id: str
-    index: int = 0
-    started: tuple[int, int] | None = None
-    new_token_ids: list[int] = []
-    text: str = ""
-    logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: list[TokenLogprobs] | None = None
-    finish_reason: str | None = None
-    error: str | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class Completion:
-    text: str
-    token_ids: list[int]
-    finish_reason: str
-    prompt_tokens: int
-    cached_tokens: int
-    logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 class LLMEngine:
@@ -164,13 +107,20 @@ class LLMEngine:
         self._max_slots = self.max_blocks_per_tenant * self.block_size
         if self.scheduler.windows is not None:
             self._max_slots = max(self._max_slots, self.max_model_len)
-        self._store = self._open_store()
         self._live: dict[str, list[Sequence]] = {}  # the choices that have not ended
-        self._warming: dict[str, Sequence] = {}
         self._ended: list[StepOutput] = []  # ended between two steps; the next one tells
         self._arrivals = count()
+        self.prompts = PublishedPrompts(
+            self.cache,
+            self.scheduler,
+            runner,
+            config,
+            check=lambda prompt: self._refuse_unless_runnable("", prompt, ()),
+            copy_blocks=self._copy_blocks,
+            arrivals=self._arrivals,
+        )
         self.steps = 0
-        self._totals = Counter[str]()
+        self.totals = Counter[str]()
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -249,7 +199,7 @@ class LLMEngine:
         choices = self._live.get(request_id)
         if choices is None:
             return False
-        self._totals["aborted"] += 1
+        self.totals["aborted"] += 1
         self._ended += [self._finish(sequence, "abort") for sequence in list(choices)]
         return True
 
@@ -285,14 +235,14 @@ class LLMEngine:
             for s, draw in drawn.items()
             if s.state is SequenceState.RUNNING and not draw.bad and s.prompt_name is None
         ]
-        self._totals["output_tokens"] += self.scheduler.charge_output(payers)
+        self.totals["output_tokens"] += self.scheduler.charge_output(payers)
         outputs = []
         for sequence, computed in batch.items():
             if sequence.state is not SequenceState.RUNNING:
                 continue  # aborted while the step was computed
             draw = drawn.get(sequence)
             if sequence.prompt_name is not None:
-                self._warm(sequence, computed, draw)
+                self.prompts.advance(sequence, computed, draw)
             elif draw is None:
                 self.scheduler.computed(sequence, computed)
                 if not sequence.started:
@@ -326,44 +276,9 @@ class LLMEngine:
         A text is completed as it stands; messages go through the chat template. For use without a server: the engine
         must have no other work.
         """
-        if self.has_work():
-            raise RuntimeError("generate needs the engine for itself, and other requests are live")
-        params = params or SamplingParams()
-        answers: dict[tuple[str, int], Completion] = {}
-        queue: list[tuple[str, list[int], SequenceOf[Region]]] = []
-        for number, prompt in enumerate(prompts):
-            request_id = f"generate-{number}"
-            regions: SequenceOf[Region] = ()
-            if isinstance(prompt, str):
-                prompt_ids = self.tokenizer.encode(prompt, special=True)
-            elif messages := [message for message in prompt if isinstance(message, ChatMessage)]:
-                prompt_ids, regions = self.tokenizer.render_chat([], messages, "")
-            else:
-                prompt_ids = [token for token in prompt if isinstance(token, int)]
-            queue.append((request_id, prompt_ids, regions))
-            for index in range(params.n):
-                answers[request_id, index] = Completion(
-                    text="", token_ids=[], finish_reason="", prompt_tokens=len(prompt_ids), cached_tokens=0
-                )
-        try:
-            for request_id, prompt_ids, regions in queue:
-                self.add_request(request_id, prompt_ids, params, regions=regions)
-            while self.has_work():
-                for output in self.step():
-                    answer = answers[output.request_id, output.index]
-                    answer.text += output.text
-                    answer.token_ids += output.new_token_ids
-                    answer.cached_tokens = output.cached_tokens
-                    if output.logprobs is not None:
-                        answer.logprobs = (answer.logprobs or []) + output.logprobs
-                    if output.prompt_logprobs is not None:
-                        answer.prompt_logprobs = (answer.prompt_logprobs or []) + output.prompt_logprobs
-                    answer.finish_reason = output.finish_reason or answer.finish_reason
-        finally:
-            for request_id, _, _ in queue:  # after a refusal or a fault nothing of this call stays behind
-                self.abort(request_id)
-            self._ended.clear()
-        return list(answers.values())
+        from engine.offline import generate
+
+        return generate(self, prompts, params or SamplingParams())
 
     def _refuse_unless_runnable(self, request_id: str, prompt: SequenceOf[int], regions: SequenceOf[Region]) -> None:
         tokens = len(prompt)
@@ -396,7 +311,7 @@ class LLMEngine:
             for said, token in enumerate(drawn.tokens, 1):
                 if said > 1:  # the one before was an accepted draft token: its K and V are there
                     self.scheduler.computed(sequence, 1)
-                    self._totals["output_tokens"] += self.scheduler.charge_output([sequence.tenant])
+                    self.totals["output_tokens"] += self.scheduler.charge_output([sequence.tenant])
                 sequence.token_ids.append(token)
                 if token in sequence.stop_ids:
                     reason = "stop"
@@ -480,8 +395,8 @@ class LLMEngine:
             if sequence.index:
                 return output  # the prompt has been told and counted with the first choice
             output.started = (sequence.prompt_len, sequence.num_cached)
-            self._totals["prompt_tokens"] += sequence.prompt_len
-            self._totals["cached_tokens"] += sequence.num_cached
+            self.totals["prompt_tokens"] += sequence.prompt_len
+            self.totals["cached_tokens"] += sequence.num_cached
         return output
 
     def _release_running(self) -> list[str]:
@@ -491,165 +406,14 @@ class LLMEngine:
             for sequence in list(self._live[request_id]):
                 self._finish(sequence, "error", flush=False)
         for sequence in list(self.scheduler.running):
-            self._end_warming(sequence, trusted=False)
+            self.prompts.end(sequence, trusted=False)
         return list(failed)
-
-    # --- prompts that stay ----------------------------------------------------------------------------------------
-
-    def warm_prompt(
-        self,
-        name: str,
-        prompt_token_ids: SequenceOf[int],
-        regions: SequenceOf[Region],
-        *,
-        tenant: str = "",
-        weight: float = 1.0,
-    ) -> None:
-        """Compute a published prompt before anybody asks, and pin it as `pin_prompt` does; the tenant pays for it.
-
-        Takes its turn among the tenant's requests. Raises RequestRefused when it can never fit.
-        """
-        upto = regions[-2].end if len(regions) > 1 else 0
-        self.release_prompt(name)
-        if not upto:
-            return
-        self._refuse_unless_runnable("", prompt_token_ids[:upto], ())
-        sequence = Sequence(
-            "", prompt_token_ids[:upto], SamplingParams(), tenant=tenant, regions=regions, arrival=next(self._arrivals)
-        )
-        sequence.prompt_name = name
-        self._warming[name] = sequence
-        self.scheduler.add(sequence, weight)
-
-    def pin_prompt(
-        self, name: str, prompt_token_ids: SequenceOf[int], regions: SequenceOf[Region], *, tenant: str = ""
-    ) -> int:
-        """Keep what is cached of a published prompt: all regions of a request's prompt but the last, its private one.
-
-        Replaces what `name` had pinned. Returns the number of tokens pinned now. What is evicted all the same, because
-        others needed the room, is pinned again once the tenant has had it computed again.
-        """
-        sequence = _published(prompt_token_ids, regions, tenant)
-        if sequence is None:
-            return 0
-        return self._pin(name, sequence)
-
-    def _pin(self, name: str, sequence: Sequence) -> int:
-        """Pin a published prompt, and save it where that is wanted."""
-        if self._store is not None and (blocks := self.cache.whole(sequence)) is not None:
-            key = self._store.key(sequence.content(0, sequence.num_tokens))
-            if self._store.wants(key):
-                self._store.save(key, self.runner.read_blocks(blocks, sequence.num_tokens))
-        return self.cache.pin(name, sequence, sequence.num_tokens)
-
-    def stored_prompt(
-        self, prompt_token_ids: SequenceOf[int], regions: SequenceOf[Region], *, tenant: str = ""
-    ) -> NDArray[Any] | None:
-        """A published prompt's KV from the store, for `restore_prompt`; None when it has none. From any thread."""
-        sequence = _published(prompt_token_ids, regions, tenant)
-        if self._store is None or sequence is None:
-            return None
-        return self._store.load(self._store.key(sequence.content(0, sequence.num_tokens)))
-
-    def restore_prompt(
-        self,
-        name: str,
-        prompt_token_ids: SequenceOf[int],
-        regions: SequenceOf[Region],
-        *,
-        tenant: str = "",
-        stored: NDArray[Any] | None = None,
-    ) -> int:
-        """Pin a published prompt as `pin_prompt` does, its KV not computed but out of the store.
-
-        `stored`: what `stored_prompt` gave for it; None: it is read now. Returns how many tokens were restored: 0 when
-        the store has no such prompt, when all of it is cached, or when there is no room for it beside what runs.
-        """
-        sequence = _published(prompt_token_ids, regions, tenant)
-        if sequence is None or not self.cache.enabled or self.cache.whole(sequence) is not None:
-            return 0
-        kv = self.stored_prompt(prompt_token_ids, regions, tenant=tenant) if stored is None else stored
-        if kv is None:
-            return 0
-        restored = 0
-
-        def write(blocks: list[int], first: int) -> None:
-            nonlocal restored
-            self._copy_blocks()  # what the fresh blocks held is to go to the host first
-            self.runner.write_blocks(blocks, kv[first:])
-            restored = sequence.num_tokens - first * self.block_size
-
-        if self.scheduler.take_in(sequence, write):
-            self.cache.pin(name, sequence, sequence.num_tokens)
-        return restored
-
-    def _open_store(self) -> PromptStore | None:
-        folder, runner = self.config.prompt_store, self.runner
-        if not folder or not self.config.prefix_caching:
-            return None
-        try:
-            return PromptStore(
-                folder,
-                revision=runner.revision,
-                layout=runner.kv_layout,
-                block_size=self.block_size,
-                block_bytes=runner.block_bytes,
-                most_bytes=self.config.prompt_store_bytes,
-            )
-        except OSError as error:
-            log.warning("prompt_store.off", folder=folder, reason=error.strerror or str(error))
-            return None
-
-    def release_prompt(self, name: str) -> None:
-        """The prompt is published no longer: take off its pins, and stop computing it. An unknown name is fine."""
-        if name in self._warming:
-            self._end_warming(self._warming[name])
-        self.cache.unpin(name)
-
-    def _warm(self, sequence: Sequence, computed: int, drawn: Drawn | None) -> None:
-        """A published prompt has come so far; at its end it is pinned and what was drawn behind it is dropped."""
-        name = sequence.prompt_name
-        assert name is not None
-        if drawn is not None and drawn.bad:
-            self.cache.forget(sequence, self.scheduler.running)
-            self._end_warming(sequence, trusted=False)
-            return
-        self.scheduler.computed(sequence, computed)
-        if drawn is not None:
-            self._end_warming(sequence)
-            self._pin(name, sequence)
-
-    def _end_warming(self, sequence: Sequence, *, trusted: bool = True) -> None:
-        assert sequence.prompt_name is not None
-        del self._warming[sequence.prompt_name]
-        self.scheduler.release(sequence, trusted=trusted)
 
     # --- looking in -----------------------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, float]:
         """Totals since the start; `cached_tokens` of `prompt_tokens` were found in the prefix cache."""
-        return {
-            "steps": self.steps,
-            "prompt_tokens": self._totals["prompt_tokens"],
-            "cached_tokens": self._totals["cached_tokens"],
-            "output_tokens": self._totals["output_tokens"],
-            "aborted": self._totals["aborted"],
-            "preemptions": self.scheduler.preemptions,
-            "evictions": self.pool.evictions,
-            "block_lifetime_s": self.pool.lifetime_s,
-            "wasted_slots": self._wasted_slots(),
-            "host_blocks": len(self.cache.host) if self.cache.host is not None else 0,
-            "host_loaded_blocks": self.cache.host.loaded if self.cache.host is not None else 0,
-            "drafted_tokens": self.speculation.proposed if self.speculation is not None else 0,
-            "accepted_tokens": self.speculation.accepted if self.speculation is not None else 0,
-        }
-
-    def _wasted_slots(self) -> int:
-        """Slots of running sequences behind their last token: what the block size costs now."""
-        return sum(
-            max(0, len(sequence.block_table) * self.block_size - sequence.num_tokens)
-            for sequence in self.scheduler.running
-        )
+        return snapshot.counters(self)
 
     def snapshot(self) -> dict[str, Any]:
         """The block table as lists: the fields of `protocol.Snapshot` except worker and at_ms."""
@@ -661,12 +425,13 @@ class LLMEngine:
         self.cache.check_integrity()
         running = self.scheduler.running
         held = Counter(block for sequence in running for block in sequence.blocks)
-        for block, refs in enumerate(self.pool.refs):
+        for block in [block for block, refs in enumerate(self.pool.refs) if refs or block in held]:
+            refs = self.pool.refs[block]
             assert refs == held[block], f"block {block} has {refs} references, {held[block]} are accounted for"
         rows = [sequence.row for sequence in running]
         assert len(set(rows)) == len(rows), "two running sequences share a row"
         live = [sequence for choices in self._live.values() for sequence in choices]
-        live += self._warming.values()
+        live += self.prompts.warming.values()
         for sequence in live:
             assert not sequence.finished, f"{sequence} has ended but is live"
             if sequence.state is SequenceState.RUNNING:
@@ -680,9 +445,3 @@ class LLMEngine:
             else:
                 assert not sequence.block_table, f"{sequence} waits and holds blocks"
         assert len(live) == len(running) + self.scheduler.num_waiting, "a live request is neither run nor queued"
-
-
-def _published(prompt: SequenceOf[int], regions: SequenceOf[Region], tenant: str) -> Sequence | None:
-    """The published part of a request's prompt: all regions but the last, its private one. None when that is empty."""
-    upto = regions[-2].end if len(regions) > 1 else 0
-    return Sequence("", prompt[:upto], SamplingParams(), tenant=tenant, regions=regions) if upto else None

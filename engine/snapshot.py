@@ -6,10 +6,13 @@ the worker's name and the time, which the engine does not know.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.block_pool import BlockPool, BlockState
 from engine.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from engine.llm_engine import LLMEngine
 from engine.sequence import GONE
 
 
@@ -41,4 +44,26 @@ def take(pool: BlockPool, scheduler: Scheduler, block_size: int, counters: dict[
         "waiting": waiting,
         "lengths": [sequence.num_tokens for sequence in scheduler.running],
         "counters": counters,
+    }
+
+
+def counters(engine: LLMEngine) -> dict[str, float]:
+    """Totals since the start, and how the memory is used now; `cached_tokens` of `prompt_tokens` were found."""
+    totals, pool, host, speculation = engine.totals, engine.pool, engine.cache.host, engine.speculation
+    size = engine.block_size
+    return {
+        "steps": engine.steps,
+        "prompt_tokens": totals["prompt_tokens"],
+        "cached_tokens": totals["cached_tokens"],
+        "output_tokens": totals["output_tokens"],
+        "aborted": totals["aborted"],
+        "preemptions": engine.scheduler.preemptions,
+        "evictions": pool.evictions,
+        "block_lifetime_s": pool.lifetime_s,
+        # Slots of running sequences behind their last token: what the block size costs now.
+        "wasted_slots": sum(max(0, len(s.block_table) * size - s.num_tokens) for s in engine.scheduler.running),
+        "host_blocks": len(host) if host is not None else 0,
+        "host_loaded_blocks": host.loaded if host is not None else 0,
+        "drafted_tokens": speculation.proposed if speculation is not None else 0,
+        "accepted_tokens": speculation.accepted if speculation is not None else 0,
     }

@@ -27,6 +27,7 @@ from engine import protocol
 from engine.bus import Bus
 from engine.fairness import OUTPUT_COST, PROMPT_COST
 from engine.outbox import Said
+from engine.outputs import RequestRefused, StepOutput
 from engine.protocol import (
     AnyTerminal,
     Delta,
@@ -41,7 +42,7 @@ from engine.protocol import (
 )
 
 if TYPE_CHECKING:
-    from engine.llm_engine import LLMEngine, StepOutput
+    from engine.llm_engine import LLMEngine
 
 log = structlog.get_logger(__name__)
 
@@ -217,7 +218,6 @@ class Worker:
     def _prepare(self, work: Callable[..., None], taken: Taken, *request: Request) -> None:
         """Do a part of what comes before a request's first step; if it fails, the request is refused."""
         from engine.chat_template import ChatTemplateError
-        from engine.llm_engine import RequestRefused
 
         refusal: AnyTerminal
         try:
@@ -239,7 +239,7 @@ class Worker:
         if not version or (tenant, version) in self._looked_up:
             return None
         self._looked_up.add((tenant, version))
-        return self._engine.stored_prompt(token_ids, regions, tenant=tenant)
+        return self._engine.prompts.stored(token_ids, regions, tenant=tenant)
 
     # --- the engine loop ------------------------------------------------------------------------------------------
 
@@ -322,8 +322,6 @@ class Worker:
         return run if run is not None and run.attempt == taken.attempt else None
 
     def _start(self, request: Request, prompt: Prompt) -> None:
-        from engine.llm_engine import RequestRefused
-
         run = self._current(prompt.taken)
         if run is None:
             return
@@ -421,15 +419,13 @@ class Worker:
 
     def _warm(self, prompt: PublishedPrompt, token_ids: list[int], regions: list[Any], stored: Any) -> None:
         """Have a prompt that was just published in the pool before anybody asks; the one before it is released."""
-        from engine.llm_engine import RequestRefused
-
         tenant, version = prompt.tenant, prompt.version
         if self._pinned.get(tenant) == version or self._stop_by is not None:
             return
         if stored is not None and self._restore(tenant, version, token_ids, regions, stored):
             return
         try:
-            self._engine.warm_prompt(tenant, token_ids, regions, tenant=tenant, weight=prompt.weight)
+            self._engine.prompts.warm(tenant, token_ids, regions, tenant=tenant, weight=prompt.weight)
         except RequestRefused as refused:
             log.warning("prompt.not_warmed", version=version, error=refused.code)
             return
@@ -440,7 +436,7 @@ class Worker:
     def _restore(self, tenant: str, version: str, token_ids: list[int], regions: list[Any], stored: Any) -> bool:
         """Have a published prompt in the pool before the request that needs it; failing that it is computed."""
         try:
-            restored = self._engine.restore_prompt(tenant, token_ids, regions, tenant=tenant, stored=stored)
+            restored = self._engine.prompts.restore(tenant, token_ids, regions, tenant=tenant, stored=stored)
         except Exception as error:
             log.error("prompt.not_restored", version=version, error=type(error).__name__)
             return False
@@ -456,7 +452,7 @@ class Worker:
         if prompt is None or run.request is None:
             return
         tenant = run.request.tenant
-        self._engine.pin_prompt(tenant, prompt.token_ids, prompt.regions, tenant=tenant)
+        self._engine.prompts.pin(tenant, prompt.token_ids, prompt.regions, tenant=tenant)
         self._pinned[run.request.tenant] = run.request.prompt_version
         self.bus.warm(self._pinned)
 

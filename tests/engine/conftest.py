@@ -20,8 +20,8 @@ def audit(engine: LLMEngine) -> None:
     engine.check_integrity()
     for request_id in list(engine._live):
         assert engine.abort(request_id)
-    for name in list(engine._warming):
-        engine.release_prompt(name)
+    for name in list(engine.prompts.warming):
+        engine.prompts.release(name)
     engine.check_integrity()
     assert not any(engine.pool.refs), "blocks are referenced although nothing lives"
     assert engine.pool.num_free + engine.pool.num_cached == engine.num_blocks

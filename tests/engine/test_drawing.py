@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import LLMEngine
-from engine.llm_engine import RequestRefused
+from engine.outputs import RequestRefused
 from engine.sampling_params import SamplingParams, TokenLogprobs
 from engine.scheduler import Batch
 from tests.engine.hash_model import EOS, VOCAB, hash_engine, knowing, logits_after, speculate

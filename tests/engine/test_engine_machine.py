@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.llm_engine import LLMEngine, RequestRefused, StepError
+from engine.llm_engine import LLMEngine
+from engine.outputs import RequestRefused, StepError
 from engine.regions import Region
 from engine.sampling_params import SamplingParams
 from tests.engine.conftest import audit
@@ -137,14 +138,14 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(["p", "q"]), which=st.integers(0, 1), length=st.integers(2, 41))
     def pin(self, name: str, which: int, length: int) -> None:
         regions = [Region(length - 1, "public"), Region(length, "a")]
-        assert self.engine.pin_prompt(name, PROMPTS[which][:length], regions, tenant="a") < length
+        assert self.engine.prompts.pin(name, PROMPTS[which][:length], regions, tenant="a") < length
 
     @rule(name=st.sampled_from(["p", "q"]), which=st.integers(0, 1), length=st.integers(2, 41))
     def warm(self, name: str, which: int, length: int) -> None:
         regions = [Region(length - 1, "public"), Region(length, "a")]
         fits = length - 1 < 40 and length - 1 <= self.slots
         try:
-            self.engine.warm_prompt(name, PROMPTS[which][:length], regions, tenant="a")
+            self.engine.prompts.warm(name, PROMPTS[which][:length], regions, tenant="a")
         except RequestRefused:
             assert not fits
         else:
@@ -152,7 +153,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["p", "q"]))
     def release(self, name: str) -> None:
-        self.engine.release_prompt(name)
+        self.engine.prompts.release(name)
 
     @rule()
     def finish_everything(self) -> None:
@@ -196,7 +197,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         self.engine.check_integrity()
         assert list(self.engine._live) == self.live()
-        if not self.engine._live and not self.engine._warming:
+        if not self.engine._live and not self.engine.prompts.warming:
             assert not any(self.engine.pool.refs)
 
     def teardown(self) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from engine.config import EngineConfig, EngineConfigError
 from engine.host_pool import HostPool
-from engine.llm_engine import LLMEngine, StepError
+from engine.llm_engine import LLMEngine
+from engine.outputs import StepError
 from engine.regions import Region
 from engine.sampling_params import SamplingParams
 from tests.engine.null_model import expected, null_engine
@@ -93,7 +94,7 @@ def test_what_was_not_copied_in_a_failed_step_is_not_found() -> None:
 def test_a_pinned_prompt_that_was_evicted_comes_back_and_is_pinned_again() -> None:
     engine = null_engine(num_blocks=16, host_kv_memory_bytes=64)
     prompt, regions = prompt_of(28), [Region(23, "prompt"), Region(28, "chat")]
-    engine.warm_prompt("v1", prompt, regions, tenant="t")
+    engine.prompts.warm("v1", prompt, regions, tenant="t")
     while engine.has_work():
         engine.step()
     ask(engine, prompt_of(62, 9), tenant="needs everything", params=SHORT)
@@ -105,19 +106,19 @@ def test_a_pinned_prompt_that_was_evicted_comes_back_and_is_pinned_again() -> No
 def test_a_prompt_restored_from_disk_sends_what_it_evicts_to_the_host_unharmed(tmp_path: Path) -> None:
     chat, regions = prompt_of(28, 4), [Region(23, "prompt"), Region(28, "chat")]
     first = null_engine(num_blocks=16, prompt_store=str(tmp_path))
-    first.warm_prompt("v1", chat, regions, tenant="t")
+    first.prompts.warm("v1", chat, regions, tenant="t")
     while first.has_work():
         first.step()
-    assert first._store is not None
-    first._store.flush()
+    assert first.prompts.store is not None
+    first.prompts.store.flush()
     engine = null_engine(num_blocks=16, host_kv_memory_bytes=64, prompt_store=str(tmp_path))
     ask(engine, prompt_of(60, 5), tenant="other", params=SHORT)
-    assert engine.restore_prompt("v1", chat, regions, tenant="t") == 23
+    assert engine.prompts.restore("v1", chat, regions, tenant="t") == 23
     engine.check_integrity()
     assert ask(engine, chat, regions=regions)[1] == 23
     assert ask(engine, prompt_of(60, 5), tenant="other", params=SHORT) == (expected(prompt_of(60, 5), 2), 59)
     # Now the prompt itself lies on the host: what the disk brings takes its place.
-    assert engine.restore_prompt("v1", chat, regions, tenant="t") in (0, 23)
+    assert engine.prompts.restore("v1", chat, regions, tenant="t") in (0, 23)
     engine.check_integrity()
     assert ask(engine, chat, regions=regions, params=SHORT) == (expected(chat, 2), 27)
 

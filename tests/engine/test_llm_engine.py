@@ -12,7 +12,7 @@ import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.config import EngineConfigError
-from engine.llm_engine import RequestRefused, StepError, StepOutput
+from engine.outputs import RequestRefused, StepError, StepOutput
 from engine.protocol import ChatMessage, Snapshot, SystemText
 from engine.regions import Region
 from tests.engine.null_model import expected, null_engine
@@ -335,7 +335,7 @@ def test_blocks_of_an_answer_that_went_wrong_are_not_found_again(tiny_engine: Ma
     params = msgspec.structs.replace(GREEDY, max_tokens=40)
     wanted = engine.generate([prompt], params)[0].token_ids
     engine.generate([other], GREEDY)
-    engine.pin_prompt("p", prompt, [Region(32, "tenant "), Region(70, "tenant ")])
+    engine.prompts.pin("p", prompt, [Region(32, "tenant "), Region(70, "tenant ")])
     for name in ("poisoned", "sharing", "branching off"):
         engine.add_request(name, prompt[: 40 if name == "branching off" else 70], params)
     engine.step()
@@ -413,7 +413,7 @@ def test_a_snapshot_fits_the_wire_and_counts_every_block_and_slot(tiny_engine: M
     regions = [Region(40, "prompt"), Region(80, "conversation")]
     engine.add_request("a", (prompts()[0] * 9)[:80], GREEDY, tenant="a", regions=regions)
     collect(engine)
-    assert engine.pin_prompt("a's", (prompts()[0] * 9)[:80], regions) == 40
+    assert engine.prompts.pin("a's", (prompts()[0] * 9)[:80], regions) == 40
     for name in ("b1", "b2", "b3"):
         engine.add_request(name, [3 + ord(c) for c in name] * 20, GREEDY, tenant="b")
     engine.step()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from engine.llm_engine import RequestRefused, StepError
+from engine.outputs import RequestRefused, StepError
 from engine.regions import Region
 from engine.sampling_params import SamplingParams
 from tests.engine.null_model import expected, null_engine
@@ -190,11 +190,11 @@ def test_a_pinned_prompt_outlives_a_flood_and_an_unpinned_one_does_not() -> None
     regions = [Region(13, "prompt"), Region(20, "conversation")]
     prompt = prompt_of(20)
     ask(engine, prompt, regions=regions)
-    assert engine.pin_prompt("v1", prompt, regions) == 13, "up to the private region, in the middle of a block"
+    assert engine.prompts.pin("v1", prompt, regions) == 13, "up to the private region, in the middle of a block"
     for seed in range(1, 9):
         ask(engine, prompt_of(40, seed), tenant="flood")
     assert ask(engine, prompt, regions=regions)[1] >= 13
-    engine.release_prompt("v1")
+    engine.prompts.release("v1")
     assert engine.pool.pinned() == []
     ask(engine, prompt_of(58, 9), tenant="flood")
     assert ask(engine, prompt, regions=regions)[1] == 0
@@ -206,7 +206,7 @@ def test_a_new_version_of_a_prompt_takes_over_the_pins_of_the_old_one() -> None:
     for seed in (1, 2):
         prompt, regions = prompt_of(20, seed), [Region(16, "prompt"), Region(20, "conversation")]
         ask(engine, prompt, regions=regions)
-        assert engine.pin_prompt("tenant's prompt", prompt, regions) == 16
+        assert engine.prompts.pin("tenant's prompt", prompt, regions) == 16
         tables.append(engine.pool.pinned())
     assert not set(tables[0]) & set(tables[1])
     engine.check_integrity()
@@ -216,12 +216,12 @@ def test_a_pool_full_of_pins_still_runs_and_unpinning_what_was_evicted_is_harmle
     engine = null_engine(num_blocks=8)
     prompt, regions = prompt_of(18), [Region(16, "prompt"), Region(18, "x")]
     ask(engine, prompt, regions=regions, params=SamplingParams(max_tokens=1))
-    assert engine.pin_prompt("p", prompt, regions) == 16
+    assert engine.prompts.pin("p", prompt, regions) == 16
     other = prompt_of(30, 7)
     assert ask(engine, other, params=SamplingParams(max_tokens=2))[0] == expected(other, 2)
-    engine.pin_prompt("q", other, [Region(8, "tenant t"), Region(30, "tenant t")])
-    engine.release_prompt("p")
-    engine.release_prompt("p")
+    engine.prompts.pin("q", other, [Region(8, "tenant t"), Region(30, "tenant t")])
+    engine.prompts.release("p")
+    engine.prompts.release("p")
     engine.check_integrity()
 
 
@@ -392,7 +392,7 @@ REGIONS = [Region(23, "prompt"), Region(28, "chat")]
 
 def test_a_warmed_prompt_is_found_by_the_first_who_asks_and_says_nothing_itself() -> None:
     engine = null_engine(num_blocks=64)
-    engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+    engine.prompts.warm("v1", CHAT, REGIONS, tenant="t")
     while engine.has_work():
         assert engine.step() == []
     assert engine.pool.num_pinned == 6
@@ -402,7 +402,7 @@ def test_a_warmed_prompt_is_found_by_the_first_who_asks_and_says_nothing_itself(
 
 def test_warming_takes_its_turn_by_the_tenants_share() -> None:
     engine = null_engine(num_blocks=64, token_budget=8)
-    engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+    engine.prompts.warm("v1", CHAT, REGIONS, tenant="t")
     engine.step()
     engine.add_request("other", prompt_of(5), GREEDY, tenant="other")
     engine.step()
@@ -411,10 +411,10 @@ def test_warming_takes_its_turn_by_the_tenants_share() -> None:
 
 def test_a_prompt_released_while_it_is_computed_ends_there() -> None:
     engine = null_engine(num_blocks=64, token_budget=8)
-    engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+    engine.prompts.warm("v1", CHAT, REGIONS, tenant="t")
     engine.step()
-    engine.release_prompt("v1")
-    engine.release_prompt("v1")
+    engine.prompts.release("v1")
+    engine.prompts.release("v1")
     assert not engine.has_work()
     assert engine.pool.num_pinned == 0
     engine.check_integrity()
@@ -423,13 +423,13 @@ def test_a_prompt_released_while_it_is_computed_ends_there() -> None:
 def test_a_prompt_too_long_for_the_pool_is_refused() -> None:
     engine = null_engine(num_blocks=4)
     with pytest.raises(RequestRefused, match="23 tokens, but at most 16 fit"):
-        engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+        engine.prompts.warm("v1", CHAT, REGIONS, tenant="t")
     assert not engine.has_work()
 
 
 def test_an_evicted_pin_comes_back_with_the_tenants_next_request() -> None:
     engine = null_engine(num_blocks=16)
-    engine.warm_prompt("v1", CHAT, REGIONS, tenant="t")
+    engine.prompts.warm("v1", CHAT, REGIONS, tenant="t")
     while engine.has_work():
         engine.step()
     ask(engine, prompt_of(58, 9), tenant="needs everything")
@@ -445,7 +445,7 @@ def test_two_tenants_share_the_room_for_pins_whoever_came_first() -> None:
     engine = null_engine(num_blocks=16)
     for name, seed in (("first", 1), ("second", 2)):
         prompt, regions = prompt_of(33, seed), [Region(32, name), Region(33, f"{name}'s chat")]
-        engine.warm_prompt(name, prompt, regions, tenant=name)
+        engine.prompts.warm(name, prompt, regions, tenant=name)
         while engine.has_work():
             engine.step()
         engine.check_integrity()

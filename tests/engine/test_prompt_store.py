@@ -54,9 +54,9 @@ def files(folder: Path) -> list[Path]:
 def saved(engine: LLMEngine, prompt: list[int], where: list[Region]) -> list[int]:
     """Answer and pin a prompt; the answer, once all is on disk."""
     answer, _ = ask(engine, prompt, where)
-    assert engine.pin_prompt("t", prompt, where, tenant="t") == where[-2].end
-    assert engine._store is not None
-    engine._store.flush()
+    assert engine.prompts.pin("t", prompt, where, tenant="t") == where[-2].end
+    assert engine.prompts.store is not None
+    engine.prompts.store.flush()
     return answer
 
 
@@ -99,11 +99,11 @@ def test_a_restarted_engine_answers_its_first_request_from_the_stored_prompt(
     where = regions(published, 70)
     answer = saved(make(), prompt, where)
     restarted = make()
-    assert restarted.restore_prompt("t", prompt, where, tenant="t") == published
+    assert restarted.prompts.restore("t", prompt, where, tenant="t") == published
     restarted.check_integrity()
     assert ask(restarted, prompt, where) == (answer, published)
     assert restarted.pool.num_pinned == -(-published // 16)
-    assert restarted.restore_prompt("t", prompt, where, tenant="t") == 0, "it is there already"
+    assert restarted.prompts.restore("t", prompt, where, tenant="t") == 0, "it is there already"
     other = prompt[:published] + prompt_of(9, 5)
     assert ask(restarted, other, regions(published, len(other)))[0] == ask(make(prompt_store=None), other, where)[0]
     assert len(files(tmp_path / "store")) == 1
@@ -120,7 +120,7 @@ def test_what_stands_behind_the_prompt_in_its_last_block_is_not_written(
         for engine, tail in ((one, prompt), (two, prompt[:published] + prompt_of(17, 3))):
             where = regions(published, len(tail), f"{SECRET}{published}")
             saved(engine, tail, where)
-            stored = engine.stored_prompt(tail, where, tenant="t")
+            stored = engine.prompts.stored(tail, where, tenant="t")
             assert stored is not None
             kv.append(stored)
         assert (kv[0][: published // 16] == kv[1][: published // 16]).mean() > 0.9
@@ -197,13 +197,13 @@ def test_a_damaged_file_is_one_line_in_the_log_and_the_answer_is_right(damage: s
         DAMAGES[damage](path, random.Random(seed))
         engine = null_engine(num_blocks=32, prompt_store=str(folder))
         with capture_logs() as lines:
-            assert engine.restore_prompt("t", prompt, where, tenant="t") == 0
+            assert engine.prompts.restore("t", prompt, where, tenant="t") == 0
             assert saved(engine, prompt, where) == expected(prompt, 8)
         assert [(line["event"], line["log_level"]) for line in lines] == [("prompt_store.ignored", "warning")]
         assert SECRET not in str(lines)
         if path.is_file() and not path.is_symlink():
             again = null_engine(num_blocks=32, prompt_store=str(folder))
-            assert again.restore_prompt("t", prompt, where, tenant="t") == 18, "it was saved anew"
+            assert again.prompts.restore("t", prompt, where, tenant="t") == 18, "it was saved anew"
 
 
 def test_a_file_under_another_prompts_name_is_ignored(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_made_turns_the_store_off_with_one_line(tmp_path
     with capture_logs() as lines:
         engine = null_engine(num_blocks=32, prompt_store=str(tmp_path / "file" / "store"))
         assert ask(engine, prompt_of(23), regions(18, 23))[0] == expected(prompt_of(23), 8)
-        assert engine.pin_prompt("t", prompt_of(23), regions(18, 23), tenant="t") == 18
+        assert engine.prompts.pin("t", prompt_of(23), regions(18, 23), tenant="t") == 18
     assert [line["event"] for line in lines] == ["prompt_store.off"]
 
 
@@ -278,15 +278,15 @@ def test_a_restored_prompt_takes_nothing_from_what_runs_nor_from_other_pins(tmp_
     engine.add_request("busy", busy, GREEDY, tenant="u")
     outputs = engine.step() + engine.step()
     held = dict.fromkeys(block for block, refs in enumerate(engine.pool.refs) if refs)
-    assert engine.restore_prompt("t", prompt, where, tenant="t") == 0
+    assert engine.prompts.restore("t", prompt, where, tenant="t") == 0
     assert engine.pool.num_cached == 0
     assert held == dict.fromkeys(block for block, refs in enumerate(engine.pool.refs) if refs)
     engine.check_integrity()
     while engine.has_work():
         outputs += engine.step()
     assert [token for output in outputs for token in output.new_token_ids] == expected(busy, 8)
-    assert engine.pin_prompt("u", busy, regions(24, 28, "u"), tenant="u") == 0, "other salts"
-    assert engine.restore_prompt("t", prompt, where, tenant="t") == 18, "what is idle makes room"
+    assert engine.prompts.pin("u", busy, regions(24, 28, "u"), tenant="u") == 0, "other salts"
+    assert engine.prompts.restore("t", prompt, where, tenant="t") == 18, "what is idle makes room"
     assert ask(engine, prompt, where) == (expected(prompt, 8), 18)
 
 
@@ -299,7 +299,7 @@ def test_a_fault_while_the_blocks_are_written_leaves_none_to_be_found(
     engine = null_engine(num_blocks=32, prompt_store=str(tmp_path))
     monkeypatch.setattr(engine.runner, "write_blocks", lambda blocks, data: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        engine.restore_prompt("t", prompt, where, tenant="t")
+        engine.prompts.restore("t", prompt, where, tenant="t")
     engine.check_integrity()
     assert engine.pool.num_free == 32
     assert ask(engine, prompt, where) == (expected(prompt, 8), 0)
@@ -309,14 +309,14 @@ def test_a_warmed_prompt_is_saved_too_and_a_missing_rest_is_restored_behind_what
     prompt = prompt_of(23)
     where = regions(18, 23)
     engine = null_engine(num_blocks=32, prompt_store=str(tmp_path))
-    engine.warm_prompt("t", prompt, where, tenant="t")
+    engine.prompts.warm("t", prompt, where, tenant="t")
     while engine.has_work():
         engine.step()
-    assert engine._store is not None
-    engine._store.flush()
+    assert engine.prompts.store is not None
+    engine.prompts.store.flush()
     restarted = null_engine(num_blocks=32, prompt_store=str(tmp_path))
     ask(restarted, prompt[:9], [Region(3, "public"), Region(9, SECRET)])
-    assert restarted.restore_prompt("t", prompt, where, tenant="t") == 10
+    assert restarted.prompts.restore("t", prompt, where, tenant="t") == 10
     assert ask(restarted, prompt, where) == (expected(prompt, 8), 18)
 
 

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from engine.llm_engine import LLMEngine, RequestRefused
+from engine.llm_engine import LLMEngine
+from engine.outputs import RequestRefused
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Batch
 from engine.sequence import Sequence, SequenceState

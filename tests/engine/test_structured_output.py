@@ -16,7 +16,7 @@ import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.grammar_spec import GrammarSpec
-from engine.llm_engine import RequestRefused, StepOutput
+from engine.outputs import RequestRefused, StepOutput
 from engine.protocol import ChatMessage
 from tests.engine.json_check import problems
 from tests.engine.null_model import null_engine

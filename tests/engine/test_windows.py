@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.llm_engine import RequestRefused
+from engine.outputs import RequestRefused
 from engine.regions import Region
 from engine.sequence import GONE
 from tests.engine.null_model import expected, null_engine
@@ -105,7 +105,7 @@ def test_blocks_that_others_hold_stay_with_what_can_be_found_by_them() -> None:
 def test_pinned_blocks_stay() -> None:
     regions = [Region(16, "shop"), Region(60, "mine")]
     engine = null_engine(num_blocks=16, **WINDOWED)
-    engine.warm_prompt("shop", PROMPT[:17], [Region(16, "shop"), Region(17, "other")])
+    engine.prompts.warm("shop", PROMPT[:17], [Region(16, "shop"), Region(17, "other")])
     while engine.has_work():
         engine.step()
     assert engine.pool.num_pinned == 4

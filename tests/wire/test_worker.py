@@ -626,7 +626,7 @@ async def test_a_restarted_worker_answers_a_published_prompt_from_the_disk(
         started.append(next(event for event in events if isinstance(event, Started)))
         assert served.worker._pinned == {"shop": "v1"}
         assert await asyncio.to_thread(served.stop) == 0
-        served.engine._store.flush()
+        served.engine.prompts.store.flush()
     assert answers[0] == answers[1]
     assert started[0].cached_tokens == 0
     assert started[1].cached_tokens > started[1].prompt_tokens // 2
