@@ -235,6 +235,7 @@ class Follower:
         # Numbers go on across attempts, so this place is right, or early, in every attempt.
         after = max(-1, min(after, 2**31))
         position: Position = (1, after + 1)
+        last = after
         subscription = _Subscription(generation_id)
         reader: _Reader | None = None
         try:
@@ -244,7 +245,7 @@ class Follower:
                     items, ended = await self._page(generation_id, position)
                     more = len(items) == PAGE
                     for item_position, event in items:
-                        position = item_position
+                        position, last = item_position, max(last, event.seq)
                         if event.seq > after or isinstance(event, protocol.Terminal):
                             yield event
                         if isinstance(event, protocol.Terminal):
@@ -259,7 +260,12 @@ class Follower:
                     for item_position, event in new:
                         if item_position <= position:
                             continue
-                        position = item_position
+                        if event.seq > last + 1:
+                            # The reader had come further before the log lost its tail, so what was said again since
+                            # did not come by here. It is in the log.
+                            subscription.reread()
+                            break
+                        position, last = item_position, max(last, event.seq)
                         if event.seq > after or isinstance(event, protocol.Terminal):
                             yield event
                         if isinstance(event, protocol.Terminal):

@@ -69,6 +69,36 @@ async def test_numbering_and_cursor_go_on_across_attempts(wire: Wire, after: int
     assert await asyncio.wait_for(reading, 10) == list(range(after + 1, 5))
 
 
+async def test_a_reader_that_joins_after_a_lost_tail_gets_what_is_said_again_beside_one_that_had_it(wire: Wire) -> None:
+    """The process's reader stands behind what was lost; for the newcomer that must not be a hole."""
+    generation = wire.running()
+    wire.tell(generation, Started(seq=0, prompt_tokens=3, cached_tokens=0))
+    wire.tell(generation, delta(1))
+    keys = [protocol.generation_key(generation), protocol.request_key(generation)]
+    dumps = [wire.redis.dump(key) for key in keys]
+    first: list[int] = []
+    second: list[int] = []
+
+    async def read(into: list[int]) -> None:
+        async for event in follower().follow(generation):
+            into.append(event.seq)
+
+    readings = [asyncio.create_task(read(first))]
+    for seq in range(2, 7):
+        wire.tell(generation, delta(seq))
+    await until(lambda: first == list(range(7)))
+    for key, dump in zip(keys, dumps, strict=True):
+        wire.redis.restore(key, 0, dump, replace=True)
+    readings.append(asyncio.create_task(read(second)))
+    await until(lambda: second == [0, 1])
+    await asyncio.sleep(0.1)
+    for seq in range(2, 9):
+        wire.tell(generation, delta(seq))
+    wire.finish(generation, Finished(seq=9))
+    await asyncio.wait_for(asyncio.gather(*readings), 10)
+    assert first == second == list(range(10))
+
+
 async def test_first_events_are_never_lost_at_64_starts_at_once(wire: Wire) -> None:
     """P7: readers and engine start at the same moment; each reader sees its log from the first event on."""
     wire.beat()
