@@ -57,7 +57,8 @@ class BlockPool:
         self.used_of: dict[str, int] = {}
         """Those of them that are in use."""
         self.weight: dict[str, float] = {}
-        """A tenant's share of the pool relative to others; 1 for those without an entry."""
+        """A tenant's share of the pool relative to others; 1 for those without an entry. See `forget_weight`."""
+        self._idle: set[str] = set()
         self.kept = bytearray(num_blocks)
         self.filled: list[int] = [0] * num_blocks
         """Tokens that a findable block holds; 0 for others."""
@@ -213,8 +214,23 @@ class BlockPool:
         self._free.append(block)
 
     def _disown(self, block: int) -> None:
-        _add(self.blocks_of, self._owner(block), -1)
+        tenant = self._owner(block)
+        _add(self.blocks_of, tenant, -1)
         self.owner[block] = None
+        if tenant in self._idle and tenant not in self.blocks_of:
+            self._idle.discard(tenant)
+            self.weight.pop(tenant, None)
+
+    def set_weight(self, tenant: str, weight: float) -> None:
+        self._idle.discard(tenant)
+        self.weight[tenant] = weight
+
+    def forget_weight(self, tenant: str) -> None:
+        """The tenant has nothing to run: its weight counts only for as long as blocks are its own."""
+        if tenant in self.blocks_of:
+            self._idle.add(tenant)
+        else:
+            self.weight.pop(tenant, None)
 
     def _owner(self, block: int) -> str:
         tenant = self.owner[block]

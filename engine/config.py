@@ -13,6 +13,7 @@ DEFAULT_CPU_KV_BYTES = 1 << 30
 """About 46,000 tokens of SmolLM2 in bfloat16: dozens of chats, on any machine that can hold the model at all."""
 DEFAULT_GPU_FRACTION = 0.9
 """Of the memory that is free once the weights are loaded; the rest is for activations and other users of the device."""
+MAX_THREADS = 1024
 DEFAULT_CAP_FACTOR = 4
 """By default the pool holds at most so many times what can run at once: more only costs bookkeeping."""
 
@@ -89,11 +90,13 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None:
                 self._at_least_one(name, value)
-        if self.max_itl_ms is not None and not self.max_itl_ms > 0:
+        if self.max_itl_ms is not None and not (isinstance(self.max_itl_ms, int | float) and self.max_itl_ms > 0):
             raise EngineConfigError(f"max_itl_ms must be above 0, not {self.max_itl_ms}.")
-        if self.spare_tokens < 0:
-            raise EngineConfigError(f"spare_tokens must be 0 or more, not {self.spare_tokens}.")
-        if not 0.0 < self.max_kv_share <= 1.0:
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise EngineConfigError(f"threads must be at most {MAX_THREADS}, not {self.threads}.")
+        if type(self.spare_tokens) is not int or self.spare_tokens < 0:
+            raise EngineConfigError(f"spare_tokens must be a whole number from 0, not {self.spare_tokens!r}.")
+        if not isinstance(self.max_kv_share, int | float) or not 0.0 < self.max_kv_share <= 1.0:
             raise EngineConfigError(f"max_kv_share must be above 0 and at most 1, not {self.max_kv_share}.")
         if self.token_budget < self.max_num_seqs:
             raise EngineConfigError(
@@ -112,8 +115,8 @@ class EngineConfig:
 
     @staticmethod
     def _at_least_one(name: str, value: int) -> None:
-        if value < 1:
-            raise EngineConfigError(f"{name} must be 1 or more, not {value}.")
+        if type(value) is not int or value < 1:
+            raise EngineConfigError(f"{name} must be a whole number from 1, not {value!r}.")
 
     def pool_blocks(self, block_bytes: int, free_bytes: int, max_model_len: int, *, on_gpu: bool = False) -> int:
         """How many blocks of `block_bytes` the pool gets, of the `free_bytes` that the device has left.

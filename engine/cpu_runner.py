@@ -58,6 +58,8 @@ class CpuRunner:
             max_rows=self._max_rows,
             threads=self.threads,
         )
+        # Touched now: the system would hand out a page of it at a time later, in the middle of somebody's answer.
+        self._decoder.cache.fill(0)
         self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
         self._host = np.empty((self.num_host_blocks, *self._decoder.cache[:, 0].shape), np.uint16)
         self.isa = self._decoder.isa

@@ -81,6 +81,9 @@ class Drawing:
         wishes = self._wishes_at(rows.tolist()) if self._wishes else []
         told = [(row, wish.logprobs) for row, wish in wishes if wish.logprobs is not None]
         raw = logits[[row for row, _ in told]] if told else None
+        # What a request's own settings make unusable says nothing against the model.
+        edited = [row for row, wish in wishes if wish.edits is not None or wish.sequence.grammar is not None]
+        usable = set(np.array(edited)[logits[edited].amax(dim=-1).isfinite().numpy(force=True)]) if edited else set()
         states = _grammars(wishes, positions)
         if states:
             apply_masks(logits, list(states), list(states.values()))
@@ -98,9 +101,9 @@ class Drawing:
         if flat.draws is None:
             drawn = {s: Drawn([token]) for s, token in zip(sequences, tokens, strict=True)}
             for row in bad:
-                drawn[sequences[row]] = Drawn([], bad=True)
+                drawn[sequences[row]] = Drawn([], bad=True, by_settings=row in usable)
         else:
-            drawn = _accepted(sequences, flat.draws.tolist(), tokens, set(bad))
+            drawn = _accepted(sequences, flat.draws.tolist(), tokens, set(bad), usable)
         if raw is not None:
             about = logprobs(raw, [tokens[row] for row, _ in told], [most for _, most in told])
             for (row, _), one in zip(told, about, strict=True):
@@ -131,7 +134,9 @@ def _grammars(wishes: list[tuple[int, _Wishes]], positions: NDArray[np.int64]) -
     return states
 
 
-def _accepted(sequences: list[Sequence], draws: list[int], tokens: list[int], bad: set[int]) -> dict[Sequence, Drawn]:
+def _accepted(
+    sequences: list[Sequence], draws: list[int], tokens: list[int], bad: set[int], usable: set[int]
+) -> dict[Sequence, Drawn]:
     """The draft tokens that equal what was drawn in their place, and the token drawn behind them.
 
     What is drawn behind a draft token that was not drawn means nothing: its context is not the answer's.
@@ -142,7 +147,7 @@ def _accepted(sequences: list[Sequence], draws: list[int], tokens: list[int], ba
         end = at
         while end < at + count - 1 and end not in bad and tokens[end] == sequence.draft[end - at]:
             end += 1
-        drawn[sequence] = Drawn([], bad=True) if end in bad else Drawn(tokens[at : end + 1])
+        drawn[sequence] = Drawn([], bad=True, by_settings=end in usable) if end in bad else Drawn(tokens[at : end + 1])
         at += count
     return drawn
 

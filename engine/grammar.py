@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import subprocess
 import sys
 from collections import OrderedDict
@@ -77,25 +78,27 @@ class GrammarCompiler:
         self._width = max(vocab_size, backend.get_vocab_size(with_added_tokens=True))
         self._ends = sorted(token for token in set(eos_token_ids) if 0 <= token < vocab_size)
         self._loaded: tuple[LLTokenizer, LLParserLimits, Masks] | None = None
-        self._kept: OrderedDict[GrammarSpec, CompiledGrammar | str] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, GrammarSpec], CompiledGrammar | str] = OrderedDict()
         self._lock = Lock()
 
-    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+    def compile(self, spec: GrammarSpec, tenant: str = "") -> CompiledGrammar:
         """Raises GrammarError when the grammar cannot be enforced, is too large, or lets nothing be said.
+
+        What was compiled is kept for its tenant alone: else the time it takes would tell what others use.
 
         A new grammar takes a tenth of a second, one that is refused for its cost up to TRIAL_S.
         """
         with self._lock:
-            kept = self._kept.get(spec)
+            kept = self._kept.get((tenant, spec))
             if kept is not None:
-                self._kept.move_to_end(spec)
+                self._kept.move_to_end((tenant, spec))
         if kept is None or (isinstance(kept, CompiledGrammar) and kept.worn):
             try:
                 kept = self._compile(spec)
             except GrammarError as error:
                 kept = str(error)
             with self._lock:
-                self._kept[spec] = kept
+                self._kept[tenant, spec] = kept
                 while len(self._kept) > CACHED:
                     self._kept.popitem(last=False)
         if isinstance(kept, str):
@@ -110,7 +113,7 @@ class GrammarCompiler:
                 if not self._ends:
                     raise GrammarError("The model has no token that ends an answer, so no grammar can be kept to.")
                 try:
-                    tokenizer = LLTokenizer(self._backend.to_str(), n_vocab=self._width, eos_token=self._ends)
+                    tokenizer = LLTokenizer(_unwritable(self._backend), n_vocab=self._width, eos_token=self._ends)
                 except Exception as error:  # the library raises what it likes
                     raise GrammarError(f"No grammar can be kept to with this tokenizer: {_line(error)}.") from None
                 masks = Masks(LLExecutor(1), self._width, self._ends)
@@ -118,9 +121,17 @@ class GrammarCompiler:
             return self._loaded
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        what, _ = KINDS[spec.kind]
+        try:
+            return self._build(spec, what)
+        except GrammarError:
+            raise
+        except Exception as error:  # the library raises what it likes, on numbers beyond 64 bits for example
+            raise GrammarError(f"The {what} cannot be enforced: {_line(error)}.") from None
+
+    def _build(self, spec: GrammarSpec, what: str) -> CompiledGrammar:
         from llguidance import LLMatcher, regex_to_lark
 
-        what, _ = KINDS[spec.kind]
         if spec.kind == "regex":
             # \d, \w and \s are ASCII, as in a JSON schema's patterns: who asks for a digit rarely means one of 700.
             grammar = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(spec.text, 'dws')}/")
@@ -145,6 +156,10 @@ class GrammarCompiler:
             raise GrammarError(f"The {what} cannot be enforced: {first.failure}.")
         if silent:
             raise GrammarError(f"The {what} allows no answer but an empty one.")
+        # What is too wide shows where it fans out, which in JSON is behind the first brace.
+        failure = first.failure_behind_next()
+        if failure is not None:
+            raise GrammarError(f"The {what} cannot be enforced: {failure}.")
         return compiled
 
 
@@ -164,6 +179,27 @@ def _try_out(what: str, grammar: str) -> None:
         raise GrammarError(f"The {what} takes too long or too much memory to compile; simplify it.")
     if complaint := trial.stdout.strip():
         raise GrammarError(f"The {what} cannot be enforced: {_line(complaint)}.")
+
+
+def _unwritable(backend: Backend) -> str:
+    """The tokenizer's description, its special tokens under names that nobody can write.
+
+    The library takes text that a grammar forces apart as the tokenizer does, and that would take a special token's name
+    in it for the token itself: an answer could neither say that text nor keep to the grammar.
+    """
+    description = json.loads(backend.to_str())
+    names = {
+        token["content"]: f"<{secrets.token_hex(16)}>" for token in description["added_tokens"] if token["special"]
+    }
+    for token in description["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    vocabulary = description["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        description["model"]["vocab"] = {names.get(token, token): number for token, number in vocabulary.items()}
+    else:
+        description["model"]["vocab"] = [[names.get(token, token), score] for token, score in vocabulary]
+    description["post_processor"] = None  # it may name them too, and adds them to whole texts only
+    return json.dumps(description)
 
 
 class CompiledGrammar:
@@ -202,6 +238,22 @@ class GrammarState:
         if not self.finished and self.failure is None:
             self._matcher.consume_token(token)
             self._look()
+
+    def failure_behind_next(self) -> str | None:
+        """Why there would be no mask behind the first token allowed now; None if there is one."""
+        allowed = self._masks.bits([self])[0]
+        self._look()
+        if self.failure is not None:
+            return self.failure
+        (words,) = (allowed & self._masks.others).nonzero()
+        word = int(words[0])
+        bit = int(allowed[word] & self._masks.others[word])
+        ahead = self.copy()
+        ahead.accept(word * 32 + (bit & -bit).bit_length() - 1)
+        if ahead.failure is None and not ahead.finished:
+            self._masks.bits([ahead])
+            ahead._look()
+        return ahead.failure
 
     def copy(self) -> GrammarState:
         other = GrammarState(self._compiled, self._matcher.deep_copy(), self._masks)

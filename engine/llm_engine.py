@@ -115,7 +115,7 @@ class LLMEngine:
             self.scheduler,
             runner,
             config,
-            check=lambda prompt: self._refuse_unless_runnable("", prompt, ()),
+            check=lambda prompt: self._refuse_unless_runnable(prompt, ()),
             copy_blocks=self._copy_blocks,
             arrivals=self._arrivals,
         )
@@ -151,11 +151,13 @@ class LLMEngine:
         without any, they are shared within the tenant. `weight` is the tenant's share relative to others.
         """
         tokens = len(prompt_token_ids)
-        self._refuse_unless_runnable(request_id, prompt_token_ids, regions)
+        if request_id in self._live:
+            raise RequestRefused("duplicate_request_id", f"A request with the id {request_id} is live.", "request_id")
+        self._refuse_unless_runnable(prompt_token_ids, regions)
         if outside := [token for token in params.logit_bias if token >= self.runner.vocab_size]:
             message = f"logit_bias names token {outside[0]}, not one of 0 .. {self.runner.vocab_size - 1}."
             raise RequestRefused("invalid_token", message, "logit_bias")
-        grammar = None if params.grammar is None else self.compile_grammar(params.grammar)
+        grammar = None if params.grammar is None else self.compile_grammar(params.grammar, tenant)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         # The last token of an answer needs no slot: nothing is computed from it.
         longest = min(self.max_model_len, self._max_slots + 1)
@@ -182,7 +184,7 @@ class LLMEngine:
             self.scheduler.add(sequence, weight)
         self._live[request_id] = choices
 
-    def compile_grammar(self, spec: GrammarSpec) -> CompiledGrammar:
+    def compile_grammar(self, spec: GrammarSpec, tenant: str = "") -> CompiledGrammar:
         """May be called in any thread, as a new grammar takes a while; `add_request` then finds it compiled.
 
         Raises RequestRefused when it cannot be enforced.
@@ -190,7 +192,7 @@ class LLMEngine:
         try:
             if self._grammars is None:
                 raise GrammarError("This engine has no tokenizer, so it cannot hold an answer to a grammar.")
-            return self._grammars.compile(spec)
+            return self._grammars.compile(spec, tenant)
         except GrammarError as error:
             raise RequestRefused("invalid_grammar", str(error), "response_format") from None
 
@@ -249,6 +251,8 @@ class LLMEngine:
                     outputs.append(self._output(sequence))
             elif draw.bad and sequence.grammar is not None and sequence.grammar.failure is not None:
                 outputs.append(self._finish(sequence, "error", error=f"the grammar: {sequence.grammar.failure}"))
+            elif draw.bad and draw.by_settings:
+                outputs.append(self._finish(sequence, "error", error="its settings leave no token to say"))
             elif draw.bad:
                 self.cache.forget(sequence, self.scheduler.running)
                 outputs.append(self._finish(sequence, "error", error="the model's output was not a number"))
@@ -280,10 +284,8 @@ class LLMEngine:
 
         return generate(self, prompts, params or SamplingParams())
 
-    def _refuse_unless_runnable(self, request_id: str, prompt: SequenceOf[int], regions: SequenceOf[Region]) -> None:
+    def _refuse_unless_runnable(self, prompt: SequenceOf[int], regions: SequenceOf[Region]) -> None:
         tokens = len(prompt)
-        if request_id in self._live:
-            raise RequestRefused("duplicate_request_id", f"A request with the id {request_id} is live.", "request_id")
         if not tokens:
             raise RequestRefused("empty_prompt", "The prompt has no tokens; send at least one.", "messages")
         # An answer has at least one token, which needs a position but no slot.
@@ -294,11 +296,11 @@ class LLMEngine:
                 f"The messages have {tokens} tokens, but at most {longest} fit here; shorten them.",
                 "messages",
             )
-        if not 0 <= min(prompt) <= max(prompt) < self.runner.vocab_size:
+        if set(map(type, prompt)) != {int} or not 0 <= min(prompt) <= max(prompt) < self.runner.vocab_size:
             last = self.runner.vocab_size - 1
             raise RequestRefused("invalid_token", f"A token id of the prompt is not within 0 .. {last}.", "messages")
         ends = [region.end for region in regions]
-        if ends != sorted(ends) or (ends and ends[-1] < tokens):
+        if ends != sorted(ends) or (ends and (ends[0] < 0 or ends[-1] < tokens)):
             raise RequestRefused("invalid_regions", f"The salt regions end at {ends}, not in order or too early.")
 
     def _advance(self, sequence: Sequence, drawn: Drawn) -> StepOutput:

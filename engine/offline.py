@@ -31,7 +31,7 @@ def generate(
         elif messages := [message for message in prompt if isinstance(message, ChatMessage)]:
             prompt_ids, regions = engine.tokenizer.render_chat([], messages, "")
         else:
-            prompt_ids = [token for token in prompt if isinstance(token, int)]
+            prompt_ids = [token for token in prompt if not isinstance(token, ChatMessage)]
         queue.append((request_id, prompt_ids, regions))
         for index in range(params.n):
             answers[request_id, index] = Completion(

@@ -57,7 +57,7 @@ def parse_size(text: str) -> int:
 def read_lengths(path: str) -> Counter[int]:
     """How many sequences have which length, in tokens: a file of lines "length" or "length count"; # is a comment."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise PlanError(f"{path} cannot be read ({getattr(error, 'strerror', None) or 'it is no text'}).") from None
     lengths = Counter[int]()
@@ -65,7 +65,7 @@ def read_lengths(path: str) -> Counter[int]:
         words = line.partition("#")[0].replace(",", " ").split()
         if not words:
             continue
-        if len(words) > 2 or not all(word.isdecimal() and int(word) > 0 for word in words):
+        if len(words) > 2 or not all(len(word) < 10 and word.isdecimal() and int(word) > 0 for word in words):
             raise PlanError(
                 f"{path}, line {number}: {line.strip()[:60]!r} is neither a length nor a length and a count."
             )

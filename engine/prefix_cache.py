@@ -18,6 +18,7 @@ It knows neither tenants nor time; what is evicted when is the pool's business.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -73,7 +74,7 @@ class _Pin:
     upto: int
     entries: list[CachedBlock] = field(default_factory=list)
     lost: bool = False
-    """Some of it was evicted, so it is to be pinned again once it has been computed again."""
+    """Some of it is not pinned: it was evicted, or had no room. It is tried again with the tenant's next prompt."""
 
 
 class PrefixCache:
@@ -254,14 +255,14 @@ class PrefixCache:
     def pin(self, name: str, sequence: Sequence, upto: int) -> int:
         """Pin what is cached of the sequence's first `upto` tokens under `name`, instead of what that name had.
 
-        Returns how many tokens are pinned. Half of the pool can be pinned; when that is full, a name gets room from
-        the one that has most, until both have the same.
+        Returns how many tokens are pinned. Half of the pool can be pinned; when that is full, a tenant gets room from
+        the one that has most, until both have the same. What is not pinned now is as soon as there is room, with the
+        tenant's next prompt.
         """
         self.unpin(name)
-        pin = _Pin(sequence, upto)
+        pin = self._pins[name] = _Pin(sequence, upto)
         tokens = self._pin(pin)
-        if pin.entries:
-            self._pins[name] = pin
+        pin.lost = tokens < upto
         return tokens
 
     def unpin(self, name: str) -> None:
@@ -286,18 +287,28 @@ class PrefixCache:
             if self.on_host(entry):
                 return tokens
             while not self.pool.pin([entry.block]):
-                if not self._yield_a_pin(len(pin.entries)):
+                if not self._yield_a_pin(pin.sequence.tenant, len(pin.entries)):
                     return tokens
             pin.entries.append(entry)
             tokens = min(tokens + self.block_size, pin.upto)
         return tokens
 
-    def _yield_a_pin(self, mine: int) -> bool:
-        """Take one pin from the prompt that has most, unless it has hardly more than `mine`."""
-        richest = max(self._pins.values(), key=lambda pin: len(pin.entries), default=None)
-        if richest is None or len(richest.entries) <= mine + 1:
+    def _yield_a_pin(self, tenant: str, more: int) -> bool:
+        """Take one pin from the tenant that has most, unless that is hardly more than `tenant` has.
+
+        `more`: what it has just got, which may not be among the known pins yet.
+        """
+        held = Counter[str]()
+        for pin in self._pins.values():
+            held[pin.sequence.tenant] += len(pin.entries)
+        if not held:
             return False
-        self._unpin([richest.entries.pop()])
+        richest, most = max(held.items(), key=lambda item: item[1])
+        if most <= max(held[tenant], more) + 1:
+            return False
+        largest = max((p for p in self._pins.values() if p.sequence.tenant == richest), key=lambda p: len(p.entries))
+        self._unpin([largest.entries.pop()])
+        largest.lost = True
         return True
 
     def _unpin(self, entries: list[CachedBlock]) -> None:

@@ -44,7 +44,7 @@ FORMAT = "octavo.prompt/1"
 """To be changed whenever the same layout comes to hold other numbers, for example other rotary angles."""
 QUEUED_BYTES = 256 << 20
 """KV that may wait in memory to be written; what comes beyond is not saved this time."""
-LEFT_OVER_S = 3600.0
+LEFT_OVER_S = 120.0
 """An unfinished file of this age has nobody any more who writes it."""
 OURS = re.compile(r"[0-9a-f]{64}\.safetensors")
 UNFINISHED = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{16}\.part")
@@ -164,8 +164,9 @@ class PromptStore:
 
     def _make_room(self, size: int, key: PromptKey) -> None:
         """Delete the prompts unused for longest, until one of `size` bytes can be added, or replaced."""
+        self._sweep()
         files = [(s.st_mtime_ns, s.st_size, name) for name, s in self._files(OURS) if name != self._path(key).name]
-        total = sum(length for _, length, _ in files)
+        total = sum(length for _, length, _ in files) + sum(s.st_size for _, s in self._files(UNFINISHED))
         for _, length, name in sorted(files):
             if total + size <= self.most_bytes:
                 return

@@ -103,6 +103,8 @@ class Runner:
             dtype=loaded.dtype,
             device=self.device,
         )
+        # Touched now: the system would hand out a page of it at a time later, in the middle of somebody's answer.
+        self._kv.data.zero_()
         self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
         one = self._kv.data[:, :, 0]
         # Pinned memory, so that a GPU copies without the processor.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import structlog
 import torch
 
@@ -21,6 +23,8 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     dtype "auto" leaves the choice to us, "low-bit" insists on the C++ decoder, any other goes through torch. Raises
     ModelError, EngineConfigError.
     """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", config.device):
+        raise EngineConfigError(f"device {config.device!r} is not one that this engine runs on: auto, cpu, cuda.")
     if config.device.startswith("cuda") and not torch.cuda.is_available():
         raise EngineConfigError(f"device {config.device}: torch finds no GPU here; leave the device out, or say cpu.")
     on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())

@@ -32,13 +32,15 @@ class Drawn(msgspec.Struct, gc=False):
 
     tokens: the draft tokens that were accepted and the one drawn behind them; without a draft exactly one. logprobs:
     one per token, when asked for. prompt_logprobs: of the prompt tokens of this step's chunk, when asked for; the first
-    token of a prompt has none. bad: the logits were unusable; then there are no tokens.
+    token of a prompt has none. bad: the logits were unusable; then there are no tokens. by_settings: they were usable
+    before the request's own settings and grammar were applied.
     """
 
     tokens: list[int]
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     bad: bool = False
+    by_settings: bool = False
 
 
 class SamplingRows:

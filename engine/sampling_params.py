@@ -80,7 +80,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             or any(token < 0 or not -100.0 <= bias <= 100.0 for token, bias in self.logit_bias.items()),
             "presence_penalty": not -2.0 <= self.presence_penalty <= 2.0,
             "frequency_penalty": not -2.0 <= self.frequency_penalty <= 2.0,
-            "repetition_penalty": not 0.0 < self.repetition_penalty <= 10.0,
+            "repetition_penalty": not 0.01 <= self.repetition_penalty <= 10.0,
             "logprobs": not 0 <= (self.logprobs or 0) <= MOST_LOGPROBS,
             "prompt_logprobs": not 0 <= (self.prompt_logprobs or 0) <= MOST_LOGPROBS,
             "repetition_stop": not 8 <= (8 if self.repetition_stop is None else self.repetition_stop) <= 4096,

@@ -110,7 +110,7 @@ class Scheduler:
     def add(self, sequence: Sequence, weight: float = 1.0) -> None:
         """Queue a new sequence behind the others of its tenant; `weight` is the tenant's from now on."""
         self.fairness.enter(sequence.tenant, weight)
-        self.pool.weight[sequence.tenant] = weight
+        self.pool.set_weight(sequence.tenant, weight)
         self._waiting_of.setdefault(sequence.tenant, OrderedDict())[sequence] = None
 
     def release(self, sequence: Sequence, *, trusted: bool = True) -> None:
@@ -125,8 +125,7 @@ class Scheduler:
         tenant = sequence.tenant
         if tenant not in self._running_of and tenant not in self._waiting_of:
             self.fairness.leave(tenant)
-            if tenant not in self.pool.blocks_of:
-                del self.pool.weight[tenant]
+            self.pool.forget_weight(tenant)
 
     # --- one step -------------------------------------------------------------------------------------------------
 

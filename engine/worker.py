@@ -79,12 +79,19 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--speculation",
         action=argparse.BooleanOptionalAction,
-        default=env("OCTAVO_WORKER_SPECULATION", "") not in ("", "0", "false", "no"),
+        default=_is_on(parser, "OCTAVO_WORKER_SPECULATION"),
         help="check guesses at the next tokens where that pays",
     )
     number("grace_s", float, 8.0, "how long what runs may go on after SIGTERM")
     number("redis_wait_s", float, 60.0, "how long to wait for Redis at the start")
     return parser.parse_args(argv)
+
+
+def _is_on(parser: argparse.ArgumentParser, variable: str) -> bool:
+    value = os.environ.get(variable, "").strip().lower()
+    if value not in ("", "0", "false", "no", "off", "1", "true", "yes", "on"):
+        parser.error(f"{variable}={value} is neither on nor off: use 1 or 0")
+    return value in ("1", "true", "yes", "on")
 
 
 def _say(line: str) -> None:

@@ -194,7 +194,7 @@ class Worker:
 
     def _compile(self, taken: Taken, request: Request) -> None:
         assert request.params.grammar is not None
-        self._engine.compile_grammar(request.params.grammar)
+        self._engine.compile_grammar(request.params.grammar, request.tenant)
         self._tokenizers.submit(self._prepare, self._render, taken, request)
 
     def _render(self, taken: Taken, request: Request) -> None:

@@ -236,6 +236,21 @@ def test_a_blocks_lifetime_is_the_time_from_its_allocation_to_its_eviction() -> 
     assert pool.lifetime_s == 6.0
 
 
+def test_a_weight_is_remembered_for_as_long_as_its_tenant_runs_or_holds_something() -> None:
+    pool = BlockPool(4)
+    pool.set_weight("a", 2.0)
+    table = cached(pool, 2, "a")
+    pool.forget_weight("a")
+    assert pool.weight == {"a": 2.0}
+    pool.acquire(table)
+    pool.set_weight("a", 3.0)
+    pool.release(table)
+    pool.allocate(4, "b")
+    assert pool.weight == {"a": 3.0}, "it has something to run"
+    pool.forget_weight("a")
+    assert pool.weight == {}
+
+
 def test_used_again_means_evicted_last() -> None:
     evicted: list[int] = []
     pool = BlockPool(4, evicted.append)

@@ -374,6 +374,16 @@ def test_what_cannot_run_is_refused_and_leaves_nothing_behind(
     assert not engine.has_work()
 
 
+@pytest.mark.parametrize("prompt", [[5.0, 6.0], [5, "x"], [True, 5]])
+def test_what_is_no_token_id_is_refused_and_the_next_request_runs(tiny_engine: Make, prompt: list[Any]) -> None:
+    engine = tiny_engine()
+    with pytest.raises(RequestRefused, match="not within 0"):
+        engine.add_request("r", prompt, GREEDY)
+    with pytest.raises(RequestRefused, match="not within 0"):
+        engine.generate([prompt], GREEDY)
+    assert len(engine.generate([[5, 6]], GREEDY)) == 1
+
+
 def test_generate_refuses_one_prompt_and_leaves_nothing_of_the_others_behind(tiny_engine: Make) -> None:
     engine = tiny_engine()
     with pytest.raises(RequestRefused):
@@ -392,7 +402,14 @@ def test_generate_refuses_one_prompt_and_leaves_nothing_of_the_others_behind(tin
         ({"num_blocks": None, "kv_memory_bytes": 10**15}, r"set kv_memory_bytes to \d+ or less"),
         ({"num_blocks": None, "kv_memory_bytes": 100}, r"would hold no block.*raise kv_memory_bytes"),
         ({"max_model_len": 513}, r"max_model_len 513 is beyond the model's own 512 tokens"),
-        ({"block_size": 0}, r"block_size must be 1 or more, not 0"),
+        ({"block_size": 0}, r"block_size must be a whole number from 1, not 0"),
+        ({"num_blocks": "5"}, r"num_blocks must be a whole number from 1, not '5'"),
+        ({"token_budget": True}, r"token_budget must be a whole number from 1, not True"),
+        ({"threads": 100_000}, r"threads must be at most 1024, not 100000"),
+        ({"spare_tokens": float("nan")}, r"spare_tokens must be a whole number from 0, not nan"),
+        ({"max_kv_share": "1"}, r"max_kv_share must be above 0 and at most 1, not 1"),
+        ({"max_itl_ms": 0}, r"max_itl_ms must be above 0, not 0"),
+        ({"device": "abacus"}, r"device 'abacus' is not one that this engine runs on"),
         ({"token_budget": 8, "max_num_seqs": 9}, r"token_budget 8 is below max_num_seqs 9"),
     ],
 )

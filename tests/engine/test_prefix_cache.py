@@ -454,6 +454,37 @@ def test_two_tenants_share_the_room_for_pins_whoever_came_first() -> None:
     assert owners.count("first") == owners.count("second") == 4
 
 
+def test_a_tenant_with_many_prompts_has_no_more_room_for_pins_than_one_with_one() -> None:
+    engine = null_engine(num_blocks=32)
+    for number in range(12):
+        prompt, regions = prompt_of(9, number), [Region(8, "many"), Region(9, "chat")]
+        engine.prompts.warm(f"many {number}", prompt, regions, tenant="many")
+        while engine.has_work():
+            engine.step()
+    prompt, regions = prompt_of(41, 99), [Region(40, "one"), Region(41, "chat")]
+    engine.prompts.warm("one", prompt, regions, tenant="one")
+    while engine.has_work():
+        engine.step()
+    owners = [engine.pool.owner[block] for block in engine.pool.pinned()]
+    assert owners.count("one") >= 7
+    assert len(owners) == 16
+    engine.check_integrity()
+
+
+def test_a_prompt_that_found_no_room_is_pinned_once_there_is_some() -> None:
+    engine = null_engine(num_blocks=32)
+    for name in ("first", "second"):
+        prompt, regions = prompt_of(61, len(name)), [Region(60, name), Region(61, "chat")]
+        engine.prompts.warm(name, prompt, regions, tenant=name)
+        while engine.has_work():
+            engine.step()
+    assert engine.pool.num_pinned == 16
+    engine.prompts.release("first")
+    assert engine.pool.num_pinned < 15
+    ask(engine, prompt_of(61, len("second")), tenant="second", regions=[Region(60, "second"), Region(61, "chat")])
+    assert engine.pool.num_pinned == 15
+
+
 # --- limits of a tenant ---------------------------------------------------------------------------------------------
 
 

@@ -18,11 +18,12 @@ from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.grammar_spec import GrammarSpec
 from engine.outputs import RequestRefused, StepOutput
 from engine.protocol import ChatMessage
+from engine.regions import Region
 from tests.engine.json_check import problems
 from tests.engine.null_model import null_engine
 from tests.engine.test_grammar import SCHEMAS, schema_spec
 from tests.engine.test_llm_engine import collect, text_of, tokens_of
-from tests.engine.tiny import EOS
+from tests.engine.tiny import EOS, VOCAB
 
 Make = Callable[..., LLMEngine]
 SMOLLM2 = Path(__file__).parents[2] / ".cache" / "models" / "smollm2-135m-instruct"
@@ -82,6 +83,66 @@ def test_several_choices_of_a_request_each_keep_to_the_grammar(tiny_engine: Make
     assert len(set(texts)) > 1
     for text in texts:
         assert not problems(json.loads(text), SCHEMAS["flat"])
+
+
+@pytest.mark.parametrize("name", ["<|im_end|>", "<|im_start|>", "<|endoftext|>"])
+def test_the_name_of_a_special_token_in_a_grammar_is_only_text(tiny_engine: Make, name: str) -> None:
+    engine = tiny_engine()
+    literal = f"a{name}b"
+    specs = {
+        json.dumps(literal): schema_spec({"const": literal}),
+        literal: GrammarSpec("choice", json.dumps([literal])),
+        name: GrammarSpec("regex", re.escape(name)),
+    }
+    asked = [SamplingParams(max_tokens=60, grammar=spec) for spec in specs.values()]
+    for text, outputs in zip(specs, answers(engine, asked), strict=True):
+        assert (text_of(outputs), outputs[-1].finish_reason) == (text, "stop")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        schema_spec({"const": 2**64}),
+        schema_spec({"type": "object", "title": 2**70}),
+        schema_spec({"type": "number", "multipleOf": True}),
+        schema_spec({"type": "object", "properties": {f"k{n}": {"type": "integer"} for n in range(500)}}),
+        schema_spec({"anyOf": [{"type": "object", "properties": {"k": {"const": f"x{n}"}}} for n in range(500)]}),
+        GrammarSpec("choice", json.dumps([f"choice {n}" for n in range(1200)])),
+    ],
+    ids=["huge number", "huge title", "multipleOf true", "500 properties", "500 alternatives", "1,200 choices"],
+)
+def test_what_could_only_fail_later_is_refused_at_submission(tiny_engine: Make, spec: GrammarSpec) -> None:
+    with pytest.raises(RequestRefused, match="cannot be enforced") as refused:
+        tiny_engine().add_request("r", [5, 6], SamplingParams(grammar=spec))
+    assert refused.value.code == "invalid_grammar"
+
+
+def test_what_one_tenant_had_compiled_is_compiled_anew_for_another(tiny_engine: Make) -> None:
+    """Else the time a schema takes would tell whether somebody else uses it."""
+    engine = tiny_engine()
+    one = engine.compile_grammar(CODE, "one")
+    assert engine.compile_grammar(CODE, "one") is one
+    assert engine.compile_grammar(CODE, "two") is not one
+
+
+def test_settings_that_leave_no_token_end_their_own_answer_and_distrust_nothing(tiny_engine: Make) -> None:
+    engine = tiny_engine()
+    prompt = [3 + i for i in range(60)]
+    regions = [Region(48, "public"), Region(60, "chat")]
+    calm = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
+    engine.add_request("before", prompt, calm, tenant="b", regions=regions)
+    collect(engine)
+    nothing_left = [
+        SamplingParams(min_tokens=5, stop_token_ids=tuple(range(VOCAB))),
+        SamplingParams(min_tokens=5, stop_token_ids=tuple(range(VOCAB)), grammar=CODE),
+    ]
+    for number, params in enumerate(nothing_left):
+        other = [Region(48, "public"), Region(60, f"other chat {number}")]
+        engine.add_request("contradiction", prompt, params, tenant="a", regions=other)
+        last = collect(engine)["contradiction"][-1]
+        assert (last.finish_reason, last.error) == ("error", "its settings leave no token to say")
+    engine.add_request("after", prompt, calm, tenant="b", regions=regions)
+    assert collect(engine)["after"][-1].cached_tokens == 59
 
 
 def test_the_answer_ends_as_soon_as_nothing_else_can_follow(tiny_engine: Make) -> None:
