@@ -43,8 +43,8 @@ BLANKS = r"[ ]{1,2}|\r?\n[ \t]{0,40}"
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 400_000,  # some 50,000 a millisecond
     "step_lexer_fuel": 20_000,  # a mask of some 5 ms; the \\w+@\\w+ kind needs more than 5,000
-    "step_max_items": 5_000,
-    "max_items_in_row": 1_000,  # forty alternative objects need 600
+    "step_max_items": 100_000,  # some 2 ms; 240 optional properties need a tenth of it behind a lone brace
+    "max_items_in_row": 4_000,  # three hundred alternative objects need 3,300
     "max_lexer_states": 32_000,  # about 1 kB each; a string with a maxLength takes one a character
     "max_grammar_size": 100_000,
     "verbose_errors": False,

@@ -105,11 +105,11 @@ def test_the_name_of_a_special_token_in_a_grammar_is_only_text(tiny_engine: Make
         schema_spec({"const": 2**64}),
         schema_spec({"type": "object", "title": 2**70}),
         schema_spec({"type": "number", "multipleOf": True}),
-        schema_spec({"type": "object", "properties": {f"k{n}": {"type": "integer"} for n in range(500)}}),
-        schema_spec({"anyOf": [{"type": "object", "properties": {"k": {"const": f"x{n}"}}} for n in range(500)]}),
-        GrammarSpec("choice", json.dumps([f"choice {n}" for n in range(1200)])),
+        schema_spec({"type": "object", "properties": {f"k{n}": {"type": "integer"} for n in range(1500)}}),
+        schema_spec({"anyOf": [{"type": "object", "properties": {"k": {"const": f"x{n}"}}} for n in range(900)]}),
+        GrammarSpec("choice", json.dumps([f"c{n}" for n in range(5000)])),
     ],
-    ids=["huge number", "huge title", "multipleOf true", "500 properties", "500 alternatives", "1,200 choices"],
+    ids=["huge number", "huge title", "multipleOf true", "1,500 properties", "900 alternatives", "5,000 choices"],
 )
 def test_what_could_only_fail_later_is_refused_at_submission(tiny_engine: Make, spec: GrammarSpec) -> None:
     with pytest.raises(RequestRefused, match="cannot be enforced") as refused:
