@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.models.config import ModelError, read_config, read_json
+from engine.models.refusals import refuse
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -50,6 +51,8 @@ def read_shape(model: str) -> KvShape:
     try:
         known = read_config(path)
     except ModelError:  # not for our own decoder; the numbers may be there all the same
+        if data.get("model_type"):
+            refuse(data, model)
         return _config_shape(data, model)
     return KvShape(known.num_layers, known.num_kv_heads, known.head_dim, known.max_position)
 

@@ -161,6 +161,27 @@ def test_lengths_are_sampled_from_what_a_worker_has_shown(
     assert "w3 has shown" in failure(capsys, "--model", model_path, "--redis", redis_url, "--worker", "w3")
 
 
+@pytest.mark.parametrize(
+    ("model_type", "says"), [("t5", "is an encoder-decoder"), ("mamba", "state-space"), ("jamba", "state-space")]
+)
+def test_a_model_that_the_engine_refuses_has_no_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model_type: str, says: str
+) -> None:
+    config = {"model_type": model_type, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert says in failure(capsys, "--model", str(tmp_path))
+
+
+def test_lengths_of_an_odd_file_are_read_or_refused_in_one_line(
+    tmp_path: Path, model_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lengths"
+    path.write_text("100\n", encoding="utf-8-sig")
+    assert read_lengths(str(path)) == {100: 1}
+    path.write_text("9" * 5000)
+    assert "line 1" in failure(capsys, "--model", model_path, "--lengths", str(path))
+
+
 # --- what a model is --------------------------------------------------------------------------------------------------
 
 
