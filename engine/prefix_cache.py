@@ -1,4 +1,4 @@
-"""Which blocks hold the KV of which tokens: a salted hash chain, verified token by token, and prompts that stay.
+"""Which blocks hold the KV of which tokens: a salted hash chain, verified token by token.
 
 A block's KV depends on all tokens before it, so a block is named by its parent block and by its own content: its
 tokens, each with the salt of its region. Promises:
@@ -18,12 +18,12 @@ It knows neither tenants nor time; what is evicted when is the pool's business.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.block_pool import NO_PARENT, BlockPool
 from engine.host_pool import HostPool
+from engine.pins import Pins
 from engine.sequence import Content, Sequence
 
 
@@ -66,17 +66,6 @@ class Match:
             self.source, self.tokens = None, blocks * block_size
 
 
-@dataclass(slots=True)
-class _Pin:
-    """A prompt that stays: its first `upto` tokens, and what of it is pinned now."""
-
-    sequence: Sequence
-    upto: int
-    entries: list[CachedBlock] = field(default_factory=list)
-    lost: bool = False
-    """Some of it is not pinned: it was evicted, or had no room. It is tried again with the tenant's next prompt."""
-
-
 class PrefixCache:
     """The index over `pool`'s findable blocks for one `revision` of one model.
 
@@ -105,7 +94,7 @@ class PrefixCache:
         self._roots: list[CachedBlock] = []
         self._by_key: dict[int, list[CachedBlock]] = {}  # full blocks
         self._by_block: dict[int, CachedBlock] = {}
-        self._pins: dict[str, _Pin] = {}
+        self.pins = Pins(self)
         pool.on_evict = self._on_evict
 
     def __len__(self) -> int:
@@ -119,9 +108,9 @@ class PrefixCache:
         That stops short of its last token, which must be computed to get logits; nothing is found for a prompt whose
         tokens all need theirs. Takes no reference: acquire the blocks before anything else is allocated.
         """
-        return self._match(sequence, 0 if sequence.needs_all_rows else sequence.num_tokens - 1)
+        return self.match_first(sequence, 0 if sequence.needs_all_rows else sequence.num_tokens - 1)
 
-    def _match(self, sequence: Sequence, limit: int) -> Match:
+    def match_first(self, sequence: Sequence, limit: int) -> Match:
         """What is cached of the first `limit` tokens."""
         match = Match([])
         if not self.enabled:
@@ -148,14 +137,14 @@ class PrefixCache:
 
     def whole(self, sequence: Sequence) -> list[int] | None:
         """The pool's blocks that hold all tokens of a prompt, and perhaps others behind these; None if some lack."""
-        match = self._match(sequence, sequence.num_tokens)
+        match = self.match_first(sequence, sequence.num_tokens)
         if match.tokens < sequence.num_tokens or self._on_host(match):
             return None
         return [entry.block for entry in [*match.entries, *([match.source] if match.source is not None else [])]]
 
     def prefix(self, sequence: Sequence) -> list[CachedBlock]:
         """The full blocks of the pool that are cached of a prompt, its last token included."""
-        return [entry for entry in self._match(sequence, sequence.num_tokens).entries if not self.on_host(entry)]
+        return [entry for entry in self.match_first(sequence, sequence.num_tokens).entries if not self.on_host(entry)]
 
     def _nearest(self, parent: CachedBlock | None, wanted: Content) -> tuple[CachedBlock | None, int]:
         """The child of `parent` with the longest beginning in common with `wanted`, and how many tokens that is.
@@ -250,70 +239,6 @@ class PrefixCache:
         for entry in sorted(distrusted, key=_depth, reverse=True):
             self._remove(entry.block)
 
-    # --- prompts that stay ----------------------------------------------------------------------------------------
-
-    def pin(self, name: str, sequence: Sequence, upto: int) -> int:
-        """Pin what is cached of the sequence's first `upto` tokens under `name`, instead of what that name had.
-
-        Returns how many tokens are pinned. Half of the pool can be pinned; when that is full, a tenant gets room from
-        the one that has most, until both have the same. What is not pinned now is as soon as there is room, with the
-        tenant's next prompt.
-        """
-        self.unpin(name)
-        pin = self._pins[name] = _Pin(sequence, upto)
-        tokens = self._pin(pin)
-        pin.lost = tokens < upto
-        return tokens
-
-    def unpin(self, name: str) -> None:
-        """Take off the pins of `name`. An unknown name is fine."""
-        pin = self._pins.pop(name, None)
-        if pin is not None:
-            self._unpin(pin.entries)
-
-    def restore_pins(self, tenant: str) -> None:
-        """Pin again what was evicted of a tenant's prompts, where it has been computed again."""
-        for pin in self._pins.values():
-            if pin.lost and pin.sequence.tenant == tenant:
-                self._unpin(pin.entries)
-                pin.entries = []
-                pin.lost = self._pin(pin) < pin.upto
-
-    def _pin(self, pin: _Pin) -> int:
-        match = self._match(pin.sequence, pin.upto)
-        tokens = 0
-        whole = match.source is not None and match.tokens == pin.upto
-        for entry in [*match.entries, *([match.source] if match.source is not None and whole else [])]:
-            if self.on_host(entry):
-                return tokens
-            while not self.pool.pin([entry.block]):
-                if not self._yield_a_pin(pin.sequence.tenant, len(pin.entries)):
-                    return tokens
-            pin.entries.append(entry)
-            tokens = min(tokens + self.block_size, pin.upto)
-        return tokens
-
-    def _yield_a_pin(self, tenant: str, more: int) -> bool:
-        """Take one pin from the tenant that has most, unless that is hardly more than `tenant` has.
-
-        `more`: what it has just got, which may not be among the known pins yet.
-        """
-        held = Counter[str]()
-        for pin in self._pins.values():
-            held[pin.sequence.tenant] += len(pin.entries)
-        if not held:
-            return False
-        richest, most = max(held.items(), key=lambda item: item[1])
-        if most <= max(held[tenant], more) + 1:
-            return False
-        largest = max((p for p in self._pins.values() if p.sequence.tenant == richest), key=lambda p: len(p.entries))
-        self._unpin([largest.entries.pop()])
-        largest.lost = True
-        return True
-
-    def _unpin(self, entries: list[CachedBlock]) -> None:
-        self.pool.unpin([entry.block for entry in entries])
-
     # --- the index ------------------------------------------------------------------------------------------------
 
     def _key(self, parent: CachedBlock | None, content: Content) -> int:
@@ -355,13 +280,13 @@ class PrefixCache:
             assert self.host is not None
             self.host.clear(block)
         else:
-            self._leave_pins(entry)
+            self.pins.leave(entry)
             self.pool.drop(block)
 
     def _on_evict(self, block: int) -> None:
         """The pool gives the block to somebody else, for what comes behind all copies asked for so far."""
         entry = self._by_block[block]
-        self._leave_pins(entry)
+        self.pins.leave(entry)
         if self.host is not None and self._make_room_on_host():
             tenant = self.pool.owner[block]
             assert tenant is not None
@@ -372,13 +297,6 @@ class PrefixCache:
             self._by_block[slot] = entry
         else:
             self._unlink(entry)
-
-    def _leave_pins(self, entry: CachedBlock) -> None:
-        if self.pool.is_pinned(entry.block):
-            for pin in self._pins.values():
-                if entry in pin.entries:
-                    pin.entries.remove(entry)
-                    pin.lost = True
 
     def _unlink(self, entry: CachedBlock) -> None:
         del self._by_block[entry.block]

@@ -87,7 +87,7 @@ class PublishedPrompts:
         """The prompt is published no longer: take off its pins, and stop computing it. An unknown name is fine."""
         if name in self.warming:
             self.end(self.warming[name])
-        self._cache.unpin(name)
+        self._cache.pins.unpin(name)
 
     def stored(
         self, prompt_token_ids: SequenceOf[int], regions: SequenceOf[Region], *, tenant: str = ""
@@ -127,7 +127,7 @@ class PublishedPrompts:
             restored = sequence.num_tokens - first * self._cache.block_size
 
         if self._scheduler.take_in(sequence, write):
-            self._cache.pin(name, sequence, sequence.num_tokens)
+            self._cache.pins.pin(name, sequence, sequence.num_tokens)
         return restored
 
     # --- while one is computed ------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class PublishedPrompts:
             key = self.store.key(sequence.content(0, sequence.num_tokens))
             if self.store.wants(key):
                 self.store.save(key, self._runner.read_blocks(blocks, sequence.num_tokens))
-        return self._cache.pin(name, sequence, sequence.num_tokens)
+        return self._cache.pins.pin(name, sequence, sequence.num_tokens)
 
 
 def _published(prompt: SequenceOf[int], regions: SequenceOf[Region], tenant: str, arrival: int = 0) -> Sequence | None:

@@ -160,7 +160,7 @@ class Scheduler:
         if sequence.prefilling and sequence.num_computed == sequence.num_tokens:
             self._end_prefill(sequence)
             self.cache.register_tail(sequence)
-            self.cache.restore_pins(sequence.tenant)
+            self.cache.pins.restore(sequence.tenant)
 
     def take_in(self, sequence: Sequence, write: Callable[[list[int], int], None]) -> bool:
         """Make a prompt findable whose KV was computed elsewhere, if there is room beside all that runs.
