@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence as SequenceOf
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -59,7 +60,8 @@ class CpuRunner:
             threads=self.threads,
         )
         # Touched now: the system would hand out a page of it at a time later, in the middle of somebody's answer.
-        self._decoder.cache.fill(0)
+        with ThreadPoolExecutor(self.threads) as touching:
+            list(touching.map(lambda part: part.fill(0), np.array_split(self._decoder.cache.reshape(-1), self.threads)))
         self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
         self._host = np.empty((self.num_host_blocks, *self._decoder.cache[:, 0].shape), np.uint16)
         self.isa = self._decoder.isa

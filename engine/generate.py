@@ -62,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         return _fail(str(error), 2)
     # Standard output is the answer's alone.
+    structlog.reset_defaults()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     # torch is loaded from here on: a wrong command line is answered at once.
     from engine.chat_template import ChatTemplateError

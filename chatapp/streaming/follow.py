@@ -201,6 +201,7 @@ class _Reader:
         """A log that ends before what we have read from it lost its tail: its readers must not wait for ever."""
         await asyncio.sleep(HOLE_AFTER_S)
         for generation_id, known in list(self.logs.items()):
+            position = known.position  # before the log is asked for its end: while that takes, we may read on
             pipe = connection.async_redis().pipeline(transaction=False)
             pipe.xrevrange(protocol.generation_key(generation_id), count=1)
             pipe.hget(protocol.request_key(generation_id), "state")
@@ -209,7 +210,7 @@ class _Reader:
             except UNREACHABLE:
                 return  # the reader notices as well, and comes back here
             end = _parse(newest)[0][0] if newest else (0, 0)
-            if end >= known.position:
+            if end >= position:
                 continue
             if state is not None and newest:
                 event = protocol.Interrupted(code="redis_restarted", message=TAIL_LOST, retryable=True)

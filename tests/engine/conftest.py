@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import torch
 
 from engine import EngineConfig, LLMEngine
@@ -42,6 +43,14 @@ def audited_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for engine in made:
         audit(engine)
+
+
+@pytest.fixture(autouse=True)
+def log_settings() -> Iterator[None]:
+    """A command that sets up its own log does so for its process: here other tests share it."""
+    settings = structlog.get_config()
+    yield
+    structlog.configure(**settings)
 
 
 @pytest.fixture(scope="session")

@@ -73,7 +73,7 @@ def test_what_cannot_work_is_one_line_on_stderr_and_a_status(
 def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(
     tiny_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert generate.main(["--model", str(tiny_path), "x" * 2000]) == 1
+    assert generate.main(["--model", str(tiny_path), "--dtype", "float32", "x" * 2000]) == 1
     told = capsys.readouterr()
     assert told.err.count("\n") == 1
     assert "at most 511 fit" in told.err
@@ -84,7 +84,7 @@ def test_too_little_memory_is_one_line_and_status_1(
 ) -> None:
     """C13."""
     monkeypatch.setattr("engine.runner.free_host_memory", lambda: 1000)
-    assert generate.main(["--model", str(tiny_path), "hello"]) == 1
+    assert generate.main(["--model", str(tiny_path), "--dtype", "float32", "hello"]) == 1
     told = capsys.readouterr()
     assert told.err.count("\n") == 1
     assert "set kv_memory_bytes to" in told.err

@@ -99,6 +99,40 @@ async def test_a_reader_that_joins_after_a_lost_tail_gets_what_is_said_again_bes
     assert first == second == list(range(10))
 
 
+async def test_a_log_that_grows_while_its_end_is_looked_up_has_no_hole(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a reconnection: the reader reads on between the question for the log's end and the answer."""
+    generation = wire.running()
+    wire.tell(generation, Started(seq=0, prompt_tokens=3, cached_tokens=0))
+    seen: list[int] = []
+
+    async def read() -> None:
+        async for event in follower().follow(generation):
+            seen.append(event.seq)
+
+    reading = asyncio.create_task(read())
+    await until(lambda: seen == [0])
+    (reader,) = follower()._readers
+    client = connection.async_redis()
+    execute = type(client.pipeline()).execute
+
+    async def execute_and_go_on(pipe: Any, *arguments: Any) -> Any:
+        answer = await execute(pipe, *arguments)
+        await asyncio.to_thread(wire.tell, generation, delta(1))
+        await until(lambda: seen == [0, 1])
+        return answer
+
+    monkeypatch.setattr(follow, "HOLE_AFTER_S", 0.0)
+    monkeypatch.setattr(type(client.pipeline()), "execute", execute_and_go_on)
+    await reader._find_holes()
+    monkeypatch.undo()
+    wire.tell(generation, delta(2))
+    assert wire.finish(generation, Finished(seq=3)).outcome == "ok"
+    await asyncio.wait_for(reading, 10)
+    assert seen == [0, 1, 2, 3]
+
+
 async def test_first_events_are_never_lost_at_64_starts_at_once(wire: Wire) -> None:
     """P7: readers and engine start at the same moment; each reader sees its log from the first event on."""
     wire.beat()
