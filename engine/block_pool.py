@@ -344,13 +344,14 @@ class BlockPool:
         assert len(free) + self._num_cached + used == self.num_blocks, (
             f"{len(free)} free + {self._num_cached} cached + {used} used != {self.num_blocks} blocks"
         )
-        cached = sum(not self.refs[block] for block in self._holding())
+        holding = [block for block, owner in enumerate(self.owner) if owner is not None]
+        cached = sum(not self.refs[block] for block in holding)
         assert self._num_cached == cached, f"{self._num_cached} blocks are counted as cached, but {cached} are"
         blocks_of: dict[str, int] = {}
         used_of: dict[str, int] = {}
         leaves: dict[str, int] = {}
         children: dict[int, int] = {}
-        for block in self._holding():
+        for block in holding:
             tenant = self._owner(block)
             _add(blocks_of, tenant, 1)
             if self.refs[block]:
@@ -361,7 +362,7 @@ class BlockPool:
             if parent != NO_PARENT:
                 assert self.kept[parent], f"the parent {parent} of block {block} is not findable"
                 children[parent] = children.get(parent, 0) + 1
-        for block in self._holding():
+        for block in holding:
             has = children.get(block, 0)
             assert self._children[block] == has, f"block {block} has {has} children, not {self._children[block]}"
             leaf = self.kept[block] and not self.refs[block] and not has
@@ -384,9 +385,6 @@ class BlockPool:
         assert all(self.kept[block] for block in self._pins), "a pinned block is not findable"
         most = self.num_blocks // PINNABLE
         assert len(self._pins) <= most, f"{len(self._pins)} blocks are pinned, at most {most} may be"
-
-    def _holding(self) -> list[int]:
-        return [block for block, owner in enumerate(self.owner) if owner is not None]
 
 
 def _add(counts: dict[str, int], tenant: str, change: int) -> None:

@@ -383,15 +383,17 @@ class Bus:
                 elif fields[b"kind"] == b"cancel":
                     self._outbox.hear_cancel(fields[b"id"].decode())
                 elif fields[b"kind"] == b"published":
-                    self._hear_published(fields[b"prompt"])
+                    self._hear_published(client, fields[b"id"].decode())
                 elif fields[b"kind"] == b"ended" and fields[b"id"].decode() in self._outbox.active:
                     self.beat()
 
-    def _hear_published(self, data: bytes) -> None:
+    def _hear_published(self, client: redis.Redis, version: str) -> None:
         try:
-            self._listener.published(protocol.decode_published(data))
-        except msgspec.DecodeError as error:
-            log.warning("prompt.unreadable", error=str(error))
+            data: Any = client.get(protocol.published_key(version))
+            if data is not None:
+                self._listener.published(protocol.decode_published(data))
+        except (redis.exceptions.RedisError, msgspec.DecodeError) as error:
+            log.warning("prompt.unreadable", version=version, error=type(error).__name__)
 
 
 def _raise_if_general(error: redis.exceptions.RedisError) -> None:

@@ -81,9 +81,6 @@ class Drawing:
         wishes = self._wishes_at(rows.tolist()) if self._wishes else []
         told = [(row, wish.logprobs) for row, wish in wishes if wish.logprobs is not None]
         raw = logits[[row for row, _ in told]] if told else None
-        # What a request's own settings make unusable says nothing against the model.
-        edited = [row for row, wish in wishes if wish.edits is not None or wish.sequence.grammar is not None]
-        usable = set(np.array(edited)[logits[edited].amax(dim=-1).isfinite().numpy(force=True)]) if edited else set()
         states = _grammars(wishes, positions)
         if states:
             apply_masks(logits, list(states), list(states.values()))
@@ -98,12 +95,15 @@ class Drawing:
         if edits:
             edit(logits, edits)
         tokens, bad = sample(logits, self._settings, rows, positions)
+        # A model's fault is NaN or infinity, which no edit takes away; that nothing at all is left is its request's.
+        edited = {row for row, wish in wishes if wish.edits is not None or wish.sequence.grammar is not None}
+        emptied = {row for row in bad if row in edited and float(logits[row].amax()) == -np.inf}
         if flat.draws is None:
             drawn = {s: Drawn([token]) for s, token in zip(sequences, tokens, strict=True)}
             for row in bad:
-                drawn[sequences[row]] = Drawn([], bad=True, by_settings=row in usable)
+                drawn[sequences[row]] = Drawn([], bad=True, by_settings=row in emptied)
         else:
-            drawn = _accepted(sequences, flat.draws.tolist(), tokens, set(bad), usable)
+            drawn = _accepted(sequences, flat.draws.tolist(), tokens, set(bad), emptied)
         if raw is not None:
             about = logprobs(raw, [tokens[row] for row, _ in told], [most for _, most in told])
             for (row, _), one in zip(told, about, strict=True):
@@ -135,7 +135,7 @@ def _grammars(wishes: list[tuple[int, _Wishes]], positions: NDArray[np.int64]) -
 
 
 def _accepted(
-    sequences: list[Sequence], draws: list[int], tokens: list[int], bad: set[int], usable: set[int]
+    sequences: list[Sequence], draws: list[int], tokens: list[int], bad: set[int], emptied: set[int]
 ) -> dict[Sequence, Drawn]:
     """The draft tokens that equal what was drawn in their place, and the token drawn behind them.
 
@@ -147,7 +147,7 @@ def _accepted(
         end = at
         while end < at + count - 1 and end not in bad and tokens[end] == sequence.draft[end - at]:
             end += 1
-        drawn[sequence] = Drawn([], bad=True, by_settings=end in usable) if end in bad else Drawn(tokens[at : end + 1])
+        drawn[sequence] = Drawn([], bad=True, by_settings=end in emptied) if end in bad else Drawn(tokens[at : end + 1])
         at += count
     return drawn
 

@@ -18,8 +18,8 @@ class HostPool:
     def __init__(self, size: int, first: int, weight: Mapping[str, float]) -> None:
         self.size = size
         self.first = first
-        self.saved = self.loaded = 0
-        """Blocks that came, and of them those that went back."""
+        self.loaded = 0
+        """Blocks that went back to the pool."""
         self._weight = weight
         self._free = list(range(first + size - 1, first - 1, -1))
         self._held: dict[str, OrderedDict[int, None]] = {}  # the first to come first; a tenant without any has no entry
@@ -42,7 +42,6 @@ class HostPool:
     def take(self, tenant: str) -> int:
         """A free slot, for a block of this tenant. The caller has seen to it that there is one."""
         slot = self._free.pop()
-        self.saved += 1
         self._owner[slot] = tenant
         self._held.setdefault(tenant, OrderedDict())[slot] = None
         return slot

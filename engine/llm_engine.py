@@ -230,8 +230,9 @@ class LLMEngine:
             self.cache.copies.clear()
             raise StepError(self._release_running(), error) from error
         self.steps += bool(batch)
-        decodes = self.scheduler.num_decodes
-        self.pacer.observe(sum(batch.values()) - decodes, decodes, self._clock() - start)
+        tokens = sum(batch.values())
+        decodes = min(self.scheduler.num_decodes, tokens)  # some may have been preempted since, for a prompt
+        self.pacer.observe(tokens - decodes, decodes, self._clock() - start)
         payers = [
             s.tenant
             for s, draw in drawn.items()

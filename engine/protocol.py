@@ -70,6 +70,10 @@ def worker_key(worker: str) -> str:
     return f"octavo:worker:{worker}"
 
 
+def published_key(version: str) -> str:
+    return f"octavo:published:{version}"
+
+
 def control_key(model: str) -> str:
     return f"octavo:control:{model}"
 
@@ -141,9 +145,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PublishedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A hint on the control stream: a tenant's prompt that was just published, to be computed before anybody asks.
+    """A tenant's prompt that was just published, to be computed before anybody asks.
 
-    `system`, `weight`: as in a Request of this tenant.
+    It lies under `published_key` for PUBLISHED_TTL_S: the hint on the control stream names only the version, as that
+    stream is kept, and this holds a prompt and a salt. `system`, `weight`: as in a Request of this tenant.
     """
 
     tenant: str
@@ -152,6 +157,7 @@ class PublishedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     weight: float = 1.0
 
 
+PUBLISHED_TTL_S = 60
 CONTROL_LENGTH = 1000
 """Hints that the control stream keeps, about; wire.lua has the same figure."""
 

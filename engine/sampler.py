@@ -32,8 +32,8 @@ class Drawn(msgspec.Struct, gc=False):
 
     tokens: the draft tokens that were accepted and the one drawn behind them; without a draft exactly one. logprobs:
     one per token, when asked for. prompt_logprobs: of the prompt tokens of this step's chunk, when asked for; the first
-    token of a prompt has none. bad: the logits were unusable; then there are no tokens. by_settings: they were usable
-    before the request's own settings and grammar were applied.
+    token of a prompt has none. bad: the logits were unusable; then there are no tokens. by_settings: the request's
+    own settings and grammar left no token.
     """
 
     tokens: list[int]

@@ -11,11 +11,12 @@ def announce(prompt: protocol.PublishedPrompt) -> None:
 
     It only saves the first who asks a moment: an engine that does not hear of it computes the prompt then.
     """
-    client = connection.sync_redis()
-    for model in {worker.model for worker in workers.live()}:
-        client.xadd(
-            protocol.control_key(model),
-            {"kind": "published", "prompt": protocol.encode(prompt)},
-            maxlen=protocol.CONTROL_LENGTH,
-            approximate=True,
-        )
+    models = {worker.model for worker in workers.live()}
+    if not models:
+        return
+    pipe = connection.sync_redis().pipeline(transaction=False)
+    pipe.set(protocol.published_key(prompt.version), protocol.encode(prompt), ex=protocol.PUBLISHED_TTL_S)
+    for model in models:
+        hint = {"kind": "published", "id": prompt.version}
+        pipe.xadd(protocol.control_key(model), hint, maxlen=protocol.CONTROL_LENGTH, approximate=True)
+    pipe.execute()

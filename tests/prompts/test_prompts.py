@@ -37,8 +37,11 @@ def test_the_engines_hear_of_a_prompt_once_it_is_committed(transactional_db: Non
         publish(tenant=team.tenant, text="Never published.")
         transaction.set_rollback(True)
     version = publish(tenant=team.tenant, text="Second.")
-    hints = [fields for _, fields in client.xrange(protocol.control_key("some-model")) if b"prompt" in fields]
-    (prompt,) = (protocol.decode_published(fields[b"prompt"]) for fields in hints)
+    hints = client.xrange(protocol.control_key("some-model"))
+    assert [fields for _, fields in hints] == [{b"kind": b"published", b"id": str(version.pk).encode()}]
+    key = protocol.published_key(str(version.pk))
+    assert 0 < client.ttl(key) <= protocol.PUBLISHED_TTL_S, "the prompt and its salt are not kept"
+    prompt = protocol.decode_published(client.get(key))
     assert (prompt.tenant, prompt.version, prompt.weight) == (str(team.tenant.pk), str(version.pk), team.tenant.weight)
     assert prompt.system[-1] == protocol.SystemText("Second.", team.tenant.salt)
 

@@ -319,7 +319,9 @@ async def test_a_prompt_that_cannot_be_read_or_fits_nowhere_harms_nobody(wire: W
     serve(num_blocks=8)
     await until(workers.live)
     await asyncio.sleep(0.2)
-    connection.sync_redis().xadd(protocol.control_key(MODEL), {"kind": "published", "prompt": b"{no json"})
+    connection.sync_redis().set(protocol.published_key("odd"), b"{no json")
+    for version in ("odd", "gone"):
+        connection.sync_redis().xadd(protocol.control_key(MODEL), {"kind": "published", "id": version})
     prompts.announce(protocol.PublishedPrompt(tenant="a", version="v", system=[SystemText("word " * 3000, "salt")]))
     request = a_question("a", tokens=4)
     submit.enqueue(request)
