@@ -1,10 +1,10 @@
-"""What the engine asks of its kernels: three functions over a paged KV cache, and the two things they work on.
+"""What the engine asks of its kernels: a few functions over a paged KV cache, and the two things they work on.
 
-Owns the layout of the cache and of a step's metadata, and the choice of the path that does the work. Promises of
-every path: a slot of -1 is padding and is not written; a row of length 0 comes out as zeros; what lies in a block
-behind a sequence's end, in unused entries of a block table, in blocks that no table names, or in blocks wholly outside
-a window is never used, NaN included; q and the new k and v may be strided views. It knows nothing of sequences,
-schedules or tenants.
+Owns the layout of the cache and of a step's metadata, and the choice of the path that does the work. A path is a
+module with functions of these names. Promises of every path: a slot of -1 is padding and is not written; a row of
+length 0 comes out as zeros; what lies in a block behind a sequence's end, in unused entries of a block table, in
+blocks that no table names, or in blocks wholly outside a window is never used, NaN included; q and the new k and v may
+be strided views. It knows nothing of sequences, schedules or tenants.
 
 All tokens of a step lie in one flat row: sequence s has the rows query_starts[s] .. query_starts[s + 1], and they are
 the last tokens of its context of seq_lens[s] tokens. Decode is the case of one row.
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import fixed_order, torch_paged
+from kernels import fixed_order, torch_ops, torch_paged
 
 
 @dataclass
@@ -100,6 +100,41 @@ def paged_attention(
     """
     path = fixed_order if meta.fixed_order else torch_paged
     return path.paged_attention(q, layer.k, layer.v, meta, scale, window, softcap)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(norm(sum) * weight, sum), where sum = x + residual rounded to x's dtype, or x itself without a residual.
+
+    x, residual: [T, hidden], contiguous; both may be overwritten with the results. weight [hidden]. The norm is x over
+    its root mean square (arXiv 1910.07467), computed in float32 and rounded once.
+    """
+    return torch_ops.add_rms_norm(x, residual, weight, eps)
+
+
+def rope_write_kv(
+    qkv: Tensor,
+    rotation: tuple[Tensor, Tensor] | None,
+    layer: CacheLayer,
+    slot_mapping: Tensor,
+    num_heads: int,
+    *,
+    norms: tuple[Tensor, Tensor] | None = None,
+    eps: float = 0.0,
+) -> Tensor:
+    """Rotate the heads of q and k, store k and v in their slots, and return q [T, num_heads, head_dim].
+
+    qkv [T, num_heads + 2 * num_kv_heads, head_dim]: a row's heads of q, then of k, then of v; it may be overwritten,
+    and q may be a view of it. rotation: cosine and sine, float32 [T, head_dim / 2] each; component i turns with
+    component i + head_dim / 2; None: nothing is rotated. norms: weights [head_dim] of a norm over each head of q and of
+    k, before they are rotated.
+    Rows of slot -1 are not stored.
+    """
+    return torch_ops.rope_write_kv(qkv, rotation, layer, slot_mapping, num_heads, norms=norms, eps=eps)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, [T, n], for [T, 2 * n] whose rows are gate, then up."""
+    return torch_ops.silu_mul(gate_up)
 
 
 def copy_blocks(cache: KVCache, src: Tensor, dst: Tensor) -> None:

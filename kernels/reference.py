@@ -1,4 +1,4 @@
-"""The oracle: paged attention in plain float32, one sequence and one query row at a time.
+"""The oracle: in plain float32, attention one sequence and one query row at a time.
 
 Written to be read, not to be fast. Every other path is tested against it.
 """
@@ -65,3 +65,51 @@ def paged_attention(
                 scores = softcap * torch.tanh(scores / softcap)
             out[row] = torch.einsum("hl,lhd->hd", scores.softmax(dim=-1), values[seen])
     return out
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Over the last dimension, float32."""
+    x = x.float()
+    return x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.float()
+
+
+def add_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """As kernels.api.add_rms_norm; the norm float32, the sum in x's dtype."""
+    total = x if residual is None else (x.float() + residual.float()).to(x.dtype)
+    return rms_norm(total, weight, eps), total
+
+
+def rope_write_kv(
+    qkv: Tensor,
+    rotation: tuple[Tensor, Tensor] | None,
+    layer: CacheLayer,
+    slot_mapping: Tensor,
+    num_heads: int,
+    *,
+    norms: tuple[Tensor, Tensor] | None = None,
+    eps: float = 0.0,
+) -> Tensor:
+    """As kernels.api.rope_write_kv, but q is float32, and k is rounded once, when it is stored."""
+    q, k, v = qkv.float().split([num_heads, layer.k.shape[2], layer.k.shape[2]], dim=1)
+    if norms is not None:
+        q, k = rms_norm(q, norms[0], eps), rms_norm(k, norms[1], eps)
+    if rotation is not None:
+        q, k = rotate(q, *rotation), rotate(k, *rotation)
+    write_kv(k, v, layer, slot_mapping)
+    return q
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    out = x.clone()
+    half = x.shape[-1] // 2
+    for i in range(half):
+        c, s = cos[:, i, None], sin[:, i, None]
+        out[..., i] = x[..., i] * c - x[..., i + half] * s
+        out[..., i + half] = x[..., i + half] * c + x[..., i] * s
+    return out
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """As kernels.api.silu_mul, float32."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return gate / (1 + (-gate).exp()) * up

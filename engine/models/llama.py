@@ -13,12 +13,10 @@ from torch import Tensor, nn
 
 from engine.models.config import ModelConfig
 from engine.models.linear import Linear
-from kernels.api import AttentionMetadata, CacheLayer, KVCache, paged_attention, write_kv
+from kernels.api import AttentionMetadata, CacheLayer, KVCache, add_rms_norm, paged_attention, rope_write_kv, silu_mul
 
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / rms(x) * weight over the last dimension, computed in float32, returned in x's dtype."""
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+Rotation = tuple[Tensor, Tensor]
+"""Cosine and sine for the tokens of a step, float32 [T, head_dim / 2] each."""
 
 
 class Rotary(nn.Module):
@@ -33,16 +31,9 @@ class Rotary(nn.Module):
         self.register_buffer("cos", angles.cos() * config.rope.attention_factor, persistent=False)
         self.register_buffer("sin", angles.sin() * config.rope.attention_factor, persistent=False)
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The rows for positions [T], each [T, 1, head_dim / 2] in `dtype`, ready for `rotate`."""
-        cos, sin = self.get_buffer("cos"), self.get_buffer("sin")
-        return cos[positions].unsqueeze(1).to(dtype), sin[positions].unsqueeze(1).to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn x [T, heads, head_dim]: component i pairs with component i + head_dim / 2 (Hugging Face's layout)."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    def forward(self, positions: Tensor) -> Rotation:
+        """The rows for positions [T]."""
+        return self.get_buffer("cos")[positions], self.get_buffer("sin")[positions]
 
 
 class Attention(nn.Module):
@@ -58,20 +49,14 @@ class Attention(nn.Module):
         self.k_norm = nn.Parameter(torch.empty(config.head_dim)) if config.qk_norm else None
         self.eps = config.rms_eps
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: CacheLayer, meta: AttentionMetadata) -> Tensor:
+    def forward(self, x: Tensor, rotation: Rotation, layer: CacheLayer, meta: AttentionMetadata) -> Tensor:
         heads, kv_heads = self.num_heads, self.num_kv_heads
         qkv = self.qkv_proj(x).view(x.shape[0], heads + 2 * kv_heads, self.head_dim)
-        turned = qkv[:, : heads + kv_heads]
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = (
-                rms_norm(turned[:, :heads], self.q_norm, self.eps),
-                rms_norm(turned[:, heads:], self.k_norm, self.eps),
-            )
-            turned = torch.cat((q, k), dim=1)
-        if self.rotated:
-            turned = rotate(turned, cos, sin)
-        write_kv(turned[:, heads:], qkv[:, heads + kv_heads :], layer, meta.slot_mapping)
-        out = paged_attention(turned[:, :heads], layer, meta, self.scale, window=self.window)
+        norms = None if self.q_norm is None or self.k_norm is None else (self.q_norm, self.k_norm)
+        q = rope_write_kv(
+            qkv, rotation if self.rotated else None, layer, meta.slot_mapping, heads, norms=norms, eps=self.eps
+        )
+        out = paged_attention(q, layer, meta, self.scale, window=self.window)
         return self.o_proj(out.view(x.shape[0], heads * self.head_dim))
 
 
@@ -82,8 +67,7 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        return self.down_proj(silu_mul(self.gate_up_proj(x)))
 
 
 class Block(nn.Module):
@@ -95,9 +79,19 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.eps = config.rms_eps
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, layer: CacheLayer, meta: AttentionMetadata) -> Tensor:
-        x = x + self.self_attn(rms_norm(x, self.input_layernorm, self.eps), cos, sin, layer, meta)
-        return x + self.mlp(rms_norm(x, self.post_attention_layernorm, self.eps))
+    def forward(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        rotation: Rotation,
+        layer: CacheLayer,
+        meta: AttentionMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """What this layer adds, and what it adds it to: their sum is made where the next norm reads it."""
+        x, residual = add_rms_norm(x, residual, self.input_layernorm, self.eps)
+        x = self.self_attn(x, rotation, layer, meta)
+        x, residual = add_rms_norm(x, residual, self.post_attention_layernorm, self.eps)
+        return self.mlp(x), residual
 
 
 class LlamaModel(nn.Module):
@@ -123,10 +117,11 @@ class LlamaModel(nn.Module):
         Writes the K and V of the tokens to their slots in `kv` first. Padded rows (slot -1) come out meaningless.
         """
         x = F.embedding(input_ids, self.embed_tokens)
-        cos, sin = self.rotary(positions, x.dtype)
+        rotation = self.rotary(positions)
+        residual: Tensor | None = None
         for i, block in enumerate(self.layers):
-            x = block(x, cos, sin, kv.layer(i), meta)
-        return rms_norm(x, self.norm, self.config.rms_eps)
+            x, residual = block(x, residual, rotation, kv.layer(i), meta)
+        return add_rms_norm(x, residual, self.norm, self.config.rms_eps)[0]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
