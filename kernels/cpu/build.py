@@ -71,6 +71,7 @@ def load(level: str = "avx512") -> ctypes.CDLL:
     library.octavo_model_new.argtypes = [ctypes.c_void_p]
     library.octavo_model_free.argtypes = [ctypes.c_void_p]
     library.octavo_model_step.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.octavo_model_times.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.octavo_memory_new.restype = ctypes.c_void_p
     library.octavo_memory_new.argtypes = [ctypes.c_int64]
     library.octavo_memory_free.argtypes = [ctypes.c_void_p, ctypes.c_int64]

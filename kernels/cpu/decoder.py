@@ -23,6 +23,8 @@ MAX_PER_HEAD = 16
 # A shared prefix is computed once for a group in whole rounds of 8 blocks (attention.hpp), so results stay the same.
 ROUND_BLOCKS = 8
 
+PARTS = ("embed", "norms", "qkv", "prefixes", "attention", "output", "gate_up", "down", "head")
+
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 F32 = npt.NDArray[np.float32]
@@ -254,6 +256,12 @@ class Decoder:
         )
         self._library.octavo_model_step(self._model, ctypes.byref(call))
         return logits
+
+    def times(self) -> dict[str, float]:
+        """Seconds that all steps so far spent in each part of a layer, and in the head, by name (PARTS)."""
+        seconds = np.zeros(len(PARTS))
+        self._library.octavo_model_times(self._model, seconds.ctypes.data)
+        return dict(zip(PARTS, seconds.tolist(), strict=True))
 
     def close(self) -> None:
         """Free the threads and the memory; the cache must not be used afterwards. Idempotent."""

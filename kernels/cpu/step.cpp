@@ -4,6 +4,7 @@
 // barrier. Per layer: normalise + quantise | QKV + rope + KV write | shared prefixes of groups | attention + quantise |
 // O + residual | normalise + quantise | gate, up, SiLU + quantise | down + residual. Python runs once a step.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -127,6 +128,9 @@ class QuantisedRows {
   Activations planes_[2];
 };
 
+// What a step's time is counted under; named in decoder.py.
+enum Part { kEmbed, kNorms, kQkv, kPrefixes, kAttention, kOutput, kGateUp, kDown, kHead, kParts };
+
 struct AttentionTask {
   int sequence, first_token, tokens;  // tokens of the batch, at most 16 / (heads per KV head)
 };
@@ -147,6 +151,8 @@ void rms_norm(const float* x, const float* weight, int n, float eps, float* out)
 }  // namespace
 
 class Model {
+  using Clock = std::chrono::steady_clock;
+
  public:
   explicit Model(const Config& config)
       : c(config), layers(config.layer, config.layer + config.layers), pool(config.threads),
@@ -166,9 +172,12 @@ class Model {
 
   void step(const Batch& batch) {
     b = batch;
+    since = Clock::now();
     plan();
     pool.run([this](int thread) { work(thread); }, b.threads);
   }
+
+  double seconds[kParts] = {};  // of all steps so far
 
  private:
   void plan() {
@@ -198,31 +207,50 @@ class Model {
     pool.barrier();
   }
 
+  // Counts the time since the last mark. One thread keeps it: the others end each phase with it.
+  void mark(Part part, int thread) {
+    if (thread != 0) return;
+    const auto now = Clock::now();
+    seconds[part] += std::chrono::duration<double>(now - since).count();
+    since = now;
+  }
+
   void work(int thread) {
     phase((b.tokens + 15) / 16, [&](int i) { embed(i * 16, std::min(b.tokens, i * 16 + 16)); });
+    mark(kEmbed, thread);
     for (int l = 0; l < c.layers; ++l) {
       const Layer& layer = layers[l];
       const Cache cache{b.cache + l * b.layer_stride, c.kv_heads, c.head_dim};
       normalise(layer.norm_attention);
+      mark(kNorms, thread);
       project(layer, cache);
+      mark(kQkv, thread);
       if (!group_tasks.empty())
         phase(static_cast<int>(group_tasks.size()) * c.kv_heads, [&](int i) {
           attend_group(group_tasks[i / c.kv_heads], i % c.kv_heads, cache, thread);
         });
+      mark(kPrefixes, thread);
       phase(static_cast<int>(tasks.size()) * c.kv_heads,
             [&](int i) { attend_own(tasks[i / c.kv_heads], i % c.kv_heads, cache, thread); });
+      mark(kAttention, thread);
       add_product(layer.out, attended);
+      mark(kOutput, thread);
       normalise(layer.norm_mlp);
+      mark(kNorms, thread);
       gate(layer.gate_up);
+      mark(kGateUp, thread);
       add_product(layer.down, mixed);
+      mark(kDown, thread);
     }
     phase(b.rows, [&](int r) {
       std::vector<float> row(c.hidden);
       rms_norm(hidden.get() + int64_t(b.row_tokens[r]) * c.hidden, c.norm_final, c.hidden, c.eps, row.data());
       last.store(r, 0, row.data(), c.hidden);
     });
+    mark(kNorms, thread);
     const int chunks = (c.head.outputs / kOut + 7) / 8;
     phase(b.rows > 0 ? chunks : 0, [&](int i) { classify(i * 8); });
+    mark(kHead, thread);
   }
 
   void embed(int begin, int end) {
@@ -419,6 +447,7 @@ class Model {
   std::vector<AttentionTask> tasks;
   std::vector<GroupTask> group_tasks;
   std::vector<int> members;
+  Clock::time_point since;
 };
 
 }  // namespace octavo
@@ -447,6 +476,11 @@ void* octavo_model_new(const octavo::Config* config) {
 void octavo_model_free(void* model) { delete static_cast<octavo::Model*>(model); }
 
 void octavo_model_step(void* model, const octavo::Batch* batch) { static_cast<octavo::Model*>(model)->step(*batch); }
+
+// Seconds that all steps so far spent in each part, [kParts].
+void octavo_model_times(void* model, double* out) {
+  std::memcpy(out, static_cast<octavo::Model*>(model)->seconds, sizeof(double) * octavo::kParts);
+}
 
 // Zeroed memory on huge pages where the system has them; null when there is not enough.
 void* octavo_memory_new(int64_t bytes) {
