@@ -5,9 +5,9 @@
 // where a is the int8 activation: one integer dot product and two multiply-adds a group. The result of a row does not
 // depend on which rows are computed beside it.
 //
-// The rounding error of a row's int8 form may be kept as a second int8 form and multiplied too: 16 bits of activation
-// for a second dot product with weights that are in registers already. All products but gate and up do so, which makes
-// the whole more exact than bfloat16 (docs/LOG.md).
+// Rows may have 16 bits instead, as two int8 halves: the second costs one more dot product with weights that are in
+// registers already. The products that mind 8 bits have them (step.cpp), which makes the whole more exact than bfloat16
+// (docs/LOG.md).
 //
 // A tile is 16 outputs x 32 inputs in the order in which it is read: the bytes of q (four inputs of one output side by
 // side, as vpdpbusd wants them; with 4 bits, inputs 0..15 in the low nibbles and 16..31 in the high ones), then 16
@@ -49,14 +49,16 @@ struct Weight {
   int32_t inputs;        // a multiple of 32
 };
 
-// Rows of int8 activations: q[row][inputs], scale[row][group], and scale * sum(q) of each group. `rest`: the same of
-// what the rounding lost, or null.
+// Rows of activations, x = scale * a by groups of 32: a in high, or in 16 bits as 256 * high + low; low is null for the
+// former. high and low: [group][stride][32]; scale, and scale * sum(a) in sum: [group][stride]. Group by group, because
+// what writes them has one group of many rows, and two threads should not write into one line of cache.
 struct Activations {
-  int8_t* q;
+  int8_t* high;
+  int8_t* low;
   float* scale;
   float* sum;
   int inputs;
-  const Activations* rest;
+  int stride;
 };
 
 inline float half_to_float(uint16_t h) {
@@ -69,41 +71,53 @@ inline float half_to_float(uint16_t h) {
 #endif
 }
 
-// Quantises one group of 32 floats.
-inline void quantise_group(const float* x, int8_t* q, float* scale, float* sum) {
+// One group of 32 floats in 8 bits, at most 127, or in 16, at most 127 * 256. Without WIDE, low is not used.
+template <bool WIDE>
+inline void quantise_group(const float* x, int8_t* high, int8_t* low, float* scale, float* sum) {
+  constexpr float kMost = WIDE ? 127.f * 256.f : 127.f;
 #if OCTAVO_AVX512
-  const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
-  const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-  const float inverse = top > 0.f ? 127.f / top : 0.f;
-  const __m512 by = _mm512_set1_ps(inverse);
-  const __m512i ia = _mm512_cvtps_epi32(_mm512_mul_ps(a, by)), ib = _mm512_cvtps_epi32(_mm512_mul_ps(b, by));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(ia));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm512_cvtepi32_epi8(ib));
-  const int total = _mm512_reduce_add_epi32(_mm512_add_epi32(ia, ib));
+  const __m512 part[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
+  const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(part[0]), _mm512_abs_ps(part[1])));
+  const __m512 by = _mm512_set1_ps(top > 0.f ? kMost / top : 0.f);
+  __m512i whole[2];
+  for (int i = 0; i < 2; ++i) {
+    whole[i] = _mm512_cvtps_epi32(_mm512_mul_ps(part[i], by));
+    __m512i upper = whole[i];
+    if constexpr (WIDE) {
+      upper = _mm512_srai_epi32(_mm512_add_epi32(whole[i], _mm512_set1_epi32(128)), 8);
+      const __m512i lower = _mm512_sub_epi32(whole[i], _mm512_slli_epi32(upper, 8));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(low + 16 * i), _mm512_cvtepi32_epi8(lower));
+    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(high + 16 * i), _mm512_cvtepi32_epi8(upper));
+  }
+  const int total = _mm512_reduce_add_epi32(_mm512_add_epi32(whole[0], whole[1]));
 #else
   float top = 0.f;
   for (int i = 0; i < kGroup; ++i) top = std::fmax(top, std::fabs(x[i]));
-  const float inverse = top > 0.f ? 127.f / top : 0.f;
+  const float by = top > 0.f ? kMost / top : 0.f;
   int total = 0;
   for (int i = 0; i < kGroup; ++i) {
-    const int value = static_cast<int>(std::nearbyint(x[i] * inverse));
-    q[i] = static_cast<int8_t>(value);
-    total += value;
+    const int whole = static_cast<int>(std::nearbyint(x[i] * by));
+    const int upper = WIDE ? (whole + 128) >> 8 : whole;
+    high[i] = static_cast<int8_t>(upper);
+    if constexpr (WIDE) low[i] = static_cast<int8_t>(whole - upper * 256);
+    total += whole;
   }
 #endif
-  *scale = top / 127.f;
+  *scale = top / kMost;
   *sum = *scale * static_cast<float>(total);
 }
 
 // out[r][0..15] = products of `rows` rows, beginning at row0, with the 16 outputs of one row of tiles. out is [rows][16].
 #if OCTAVO_AVX512
-template <int BITS, int R, bool FINE>
+template <int BITS, int R, bool WIDE>
 inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float* out) {
   const int groups = x.inputs / kGroup;
   __m512 total[R];
   for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
   const __m512i low = _mm512_set1_epi8(15);
   for (int g = 0; g < groups; ++g, tile += tile_bytes(BITS)) {
+    const int64_t first = static_cast<int64_t>(g) * x.stride + row0;
     __m512i w[8];
     if constexpr (BITS == 4) {
       for (int c = 0; c < 4; ++c) {
@@ -122,29 +136,34 @@ inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float
     const uint8_t* tail = tile + kOut * kGroup * BITS / 8;
     const __m512 ws = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(tail)));
     const __m512 wm = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(tail + 32)));
-    const auto add = [&](int r, const int8_t* from, float by_row, float sum_of_row) {
+    const auto dot = [&](const int8_t* from) {
       const int32_t* a = reinterpret_cast<const int32_t*>(from);
-      __m512i dot = _mm512_setzero_si512();
-      for (int c = 0; c < 8; ++c) dot = _mm512_dpbusd_epi32(dot, w[c], _mm512_set1_epi32(a[c]));
-      const __m512 by = _mm512_mul_ps(ws, _mm512_set1_ps(by_row));
-      total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), by, total[r]);
-      total[r] = _mm512_fmadd_ps(wm, _mm512_set1_ps(sum_of_row), total[r]);
+      __m512i sum = _mm512_setzero_si512(), other = sum;  // two chains: with one, its latency is what counts
+      for (int c = 0; c < 4; ++c) {
+        sum = _mm512_dpbusd_epi32(sum, w[c], _mm512_set1_epi32(a[c]));
+        other = _mm512_dpbusd_epi32(other, w[c + 4], _mm512_set1_epi32(a[c + 4]));
+      }
+      return _mm512_add_epi32(sum, other);
     };
     for (int r = 0; r < R; ++r) {
-      const int64_t at = static_cast<int64_t>(row0 + r) * x.inputs + g * kGroup, group = at / kGroup;
-      add(r, x.q + at, x.scale[group], x.sum[group]);
-      if constexpr (FINE) add(r, x.rest->q + at, x.rest->scale[group], x.rest->sum[group]);
+      const int64_t group = first + r, at = group * kGroup;
+      __m512i sum = dot(x.high + at);
+      if constexpr (WIDE) sum = _mm512_add_epi32(_mm512_slli_epi32(sum, 8), dot(x.low + at));
+      const __m512 by = _mm512_mul_ps(ws, _mm512_set1_ps(x.scale[group]));
+      total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), by, total[r]);
+      total[r] = _mm512_fmadd_ps(wm, _mm512_set1_ps(x.sum[group]), total[r]);
     }
   }
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(out + r * kOut, total[r]);
 }
 #elif OCTAVO_AVX2
-template <int BITS, int R, bool FINE>
+template <int BITS, int R, bool WIDE>
 inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float* out) {
   const int groups = x.inputs / kGroup;
   const __m256i low = _mm256_set1_epi8(15), top = _mm256_set1_epi8(-128), ones = _mm256_set1_epi16(1);
   std::memset(out, 0, sizeof(float) * R * kOut);
   for (int g = 0; g < groups; ++g, tile += tile_bytes(BITS)) {
+    const int64_t first = static_cast<int64_t>(g) * x.stride + row0;
     const uint8_t* tail = tile + kOut * kGroup * BITS / 8;
     for (int half = 0; half < 2; ++half) {  // 8 outputs: their 32 weights fill half of the registers
       __m256i w[8];
@@ -162,42 +181,43 @@ inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float
       const __m256 ws = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(tail + 16 * half)));
       __m256 wm = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(tail + 32 + 16 * half)));
       if constexpr (BITS == 8) wm = _mm256_fmadd_ps(ws, _mm256_set1_ps(128.f), wm);
-      const auto add = [&](int r, const int8_t* from, float by_row, float sum_of_row) {
+      const auto dot = [&](const int8_t* from) {
         const int32_t* a = reinterpret_cast<const int32_t*>(from);
-        __m256i dot;
-        if constexpr (BITS == 4) {  // 8 * 2 * 15 * 127 fits 16 bits
+        if constexpr (BITS == 4) {  // 8 * 2 * 15 * 128 fits 16 bits
           __m256i dot16 = _mm256_setzero_si256();
           for (int c = 0; c < 8; ++c)
             dot16 = _mm256_add_epi16(dot16, _mm256_maddubs_epi16(w[c], _mm256_set1_epi32(a[c])));
-          dot = _mm256_madd_epi16(dot16, ones);
+          return _mm256_madd_epi16(dot16, ones);
         } else {
-          dot = _mm256_setzero_si256();
+          __m256i sum = _mm256_setzero_si256();
           for (int c = 0; c < 8; ++c) {
             const __m256i b = _mm256_set1_epi32(a[c]);
             const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(w[c], b));
-            dot = _mm256_add_epi32(dot, _mm256_madd_epi16(pairs, ones));
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
           }
+          return sum;
         }
-        float* to = out + r * kOut + 8 * half;
-        __m256 total = _mm256_loadu_ps(to);
-        total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(ws, _mm256_set1_ps(by_row)), total);
-        total = _mm256_fmadd_ps(wm, _mm256_set1_ps(sum_of_row), total);
-        _mm256_storeu_ps(to, total);
       };
       for (int r = 0; r < R; ++r) {
-        const int64_t at = static_cast<int64_t>(row0 + r) * x.inputs + g * kGroup, group = at / kGroup;
-        add(r, x.q + at, x.scale[group], x.sum[group]);
-        if constexpr (FINE) add(r, x.rest->q + at, x.rest->scale[group], x.rest->sum[group]);
+        const int64_t group = first + r, at = group * kGroup;
+        __m256i sum = dot(x.high + at);
+        if constexpr (WIDE) sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), dot(x.low + at));
+        float* to = out + r * kOut + 8 * half;
+        const __m256 by = _mm256_mul_ps(ws, _mm256_set1_ps(x.scale[group]));
+        __m256 total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), by, _mm256_loadu_ps(to));
+        total = _mm256_fmadd_ps(wm, _mm256_set1_ps(x.sum[group]), total);
+        _mm256_storeu_ps(to, total);
       }
     }
   }
 }
 #else
-template <int BITS, int R, bool FINE>
+template <int BITS, int R, bool WIDE>
 inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float* out) {
   const int groups = x.inputs / kGroup;
   std::memset(out, 0, sizeof(float) * R * kOut);
   for (int g = 0; g < groups; ++g, tile += tile_bytes(BITS)) {
+    const int64_t first = static_cast<int64_t>(g) * x.stride + row0;
     uint8_t w[kOut * kGroup];  // [8 sub-groups of 4 inputs][16 outputs][4]
     if constexpr (BITS == 4) {
       for (int i = 0; i < 256; ++i) {
@@ -214,34 +234,37 @@ inline void gemm_rows(const uint8_t* tile, const Activations& x, int row0, float
       ws[o] = half_to_float(tail[o]);
       wm[o] = half_to_float(tail[kOut + o]);
     }
-    const auto add = [&](int r, const int8_t* a, float by_row, float sum_of_row) {
-      int32_t dot[kOut] = {};
+    const auto dots = [&](const int8_t* a, int32_t* sum) {
       for (int c = 0; c < 8; ++c)
         for (int o = 0; o < kOut; ++o)
-          for (int j = 0; j < 4; ++j) dot[o] += static_cast<int32_t>(w[c * 64 + o * 4 + j]) * a[c * 4 + j];
-      for (int o = 0; o < kOut; ++o)
-        out[r * kOut + o] += static_cast<float>(dot[o]) * (ws[o] * by_row) + wm[o] * sum_of_row;
+          for (int j = 0; j < 4; ++j) sum[o] += static_cast<int32_t>(w[c * 64 + o * 4 + j]) * a[c * 4 + j];
     };
     for (int r = 0; r < R; ++r) {
-      const int64_t at = static_cast<int64_t>(row0 + r) * x.inputs + g * kGroup, group = at / kGroup;
-      add(r, x.q + at, x.scale[group], x.sum[group]);
-      if constexpr (FINE) add(r, x.rest->q + at, x.rest->scale[group], x.rest->sum[group]);
+      const int64_t group = first + r, at = group * kGroup;
+      int32_t sum[kOut] = {};
+      dots(x.high + at, sum);
+      if constexpr (WIDE) {
+        for (int& part : sum) part *= 256;
+        dots(x.low + at, sum);
+      }
+      for (int o = 0; o < kOut; ++o)
+        out[r * kOut + o] += static_cast<float>(sum[o]) * (ws[o] * x.scale[group]) + wm[o] * x.sum[group];
     }
   }
 }
 #endif
 
-template <int BITS, bool FINE>
+template <int BITS, bool WIDE>
 inline void gemm_some(const uint8_t* tile, const Activations& x, int row0, int rows, float* out) {
   switch (rows) {  // a handful of unrolled sizes; the rows beyond the live ones are computed and not used
-    case 1: return gemm_rows<BITS, 1, FINE>(tile, x, row0, out);
-    case 2: return gemm_rows<BITS, 2, FINE>(tile, x, row0, out);
-    case 3: return gemm_rows<BITS, 3, FINE>(tile, x, row0, out);
-    case 4: return gemm_rows<BITS, 4, FINE>(tile, x, row0, out);
-    case 5: case 6: return gemm_rows<BITS, 6, FINE>(tile, x, row0, out);
-    case 7: case 8: return gemm_rows<BITS, 8, FINE>(tile, x, row0, out);
-    case 9: case 10: case 11: case 12: return gemm_rows<BITS, 12, FINE>(tile, x, row0, out);
-    default: return gemm_rows<BITS, 16, FINE>(tile, x, row0, out);
+    case 1: return gemm_rows<BITS, 1, WIDE>(tile, x, row0, out);
+    case 2: return gemm_rows<BITS, 2, WIDE>(tile, x, row0, out);
+    case 3: return gemm_rows<BITS, 3, WIDE>(tile, x, row0, out);
+    case 4: return gemm_rows<BITS, 4, WIDE>(tile, x, row0, out);
+    case 5: case 6: return gemm_rows<BITS, 6, WIDE>(tile, x, row0, out);
+    case 7: case 8: return gemm_rows<BITS, 8, WIDE>(tile, x, row0, out);
+    case 9: case 10: case 11: case 12: return gemm_rows<BITS, 12, WIDE>(tile, x, row0, out);
+    default: return gemm_rows<BITS, 16, WIDE>(tile, x, row0, out);
   }
 }
 
@@ -249,9 +272,9 @@ inline void gemm_some(const uint8_t* tile, const Activations& x, int row0, int r
 // rows rounded up to 16; out is [16][16].
 inline void gemm(const Weight& w, int tile, const Activations& x, int row0, int rows, float* out) {
   const uint8_t* first = w.tiles + static_cast<int64_t>(tile) * (w.inputs / kGroup) * tile_bytes(w.bits);
-  const bool fine = x.rest != nullptr;
-  if (w.bits == 4) fine ? gemm_some<4, true>(first, x, row0, rows, out) : gemm_some<4, false>(first, x, row0, rows, out);
-  else fine ? gemm_some<8, true>(first, x, row0, rows, out) : gemm_some<8, false>(first, x, row0, rows, out);
+  const bool wide = x.low != nullptr;
+  if (w.bits == 4) wide ? gemm_some<4, true>(first, x, row0, rows, out) : gemm_some<4, false>(first, x, row0, rows, out);
+  else wide ? gemm_some<8, true>(first, x, row0, rows, out) : gemm_some<8, false>(first, x, row0, rows, out);
 }
 
 }  // namespace octavo

@@ -89,43 +89,38 @@ class Buffer {
   std::unique_ptr<T, Free> data_;
 };
 
-// The int8 form of rows that a product reads. `fine`: with the rounding error in a second plane.
+// Rows that a product reads, in 8 bits and, if they were made `wide`, in 16 where that is asked for.
 class QuantisedRows {
  public:
-  QuantisedRows(int rows, int inputs, bool fine = false) : inputs_(inputs) {
-    for (int i = 0; i < (fine ? 2 : 1); ++i) {
-      q_[i].reset(int64_t(rows) * inputs);
-      scale_[i].reset(int64_t(rows) * inputs / kGroup);
-      sum_[i].reset(int64_t(rows) * inputs / kGroup);
-      planes_[i] = {q_[i].get(), scale_[i].get(), sum_[i].get(), inputs, nullptr};
-    }
-    if (fine) planes_[0].rest = &planes_[1];
+  QuantisedRows(int rows, int inputs, bool wide)
+      : inputs_(inputs), high_(int64_t(stride(rows)) * inputs), low_(wide ? int64_t(stride(rows)) * inputs : 0),
+        scale_(int64_t(stride(rows)) * inputs / kGroup), sum_(int64_t(stride(rows)) * inputs / kGroup) {}
+
+  // How many rows there are this time: they are kept close together.
+  void fit(int rows) { stride_ = stride(rows); }
+
+  Activations view(bool wide) const {
+    return {high_.get(), wide ? low_.get() : nullptr, scale_.get(), sum_.get(), inputs_, stride_};
   }
-  QuantisedRows(const QuantisedRows&) = delete;
 
-  const Activations& view() const { return planes_[0]; }
-
-  void store(int row, int at, const float* x, int count) const {  // at and count: multiples of 32
+  // at and count: multiples of 32
+  void store(bool wide, int row, int at, const float* x, int count) const {
     for (int i = 0; i < count; i += kGroup) {
-      const int64_t group = (int64_t(row) * inputs_ + at + i) / kGroup;
-      put(planes_[0], group, x + i);
-      if (planes_[0].rest == nullptr) continue;
-      float lost[kGroup];
-      const int8_t* q = planes_[0].q + group * kGroup;
-      for (int k = 0; k < kGroup; ++k) lost[k] = x[i + k] - planes_[0].scale[group] * static_cast<float>(q[k]);
-      put(planes_[1], group, lost);
+      const int64_t group = int64_t((at + i) / kGroup) * stride_ + row, to = group * kGroup;
+      float *scale = scale_.get() + group, *sum = sum_.get() + group;
+      if (wide) quantise_group<true>(x + i, high_.get() + to, low_.get() + to, scale, sum);
+      else quantise_group<false>(x + i, high_.get() + to, nullptr, scale, sum);
     }
   }
 
  private:
-  static void put(const Activations& plane, int64_t group, const float* x) {
-    quantise_group(x, plane.q + group * kGroup, plane.scale + group, plane.sum + group);
-  }
+  // A few rows lie close together. Of more a product reads up to the next 16; the two beyond keep groups from lying a
+  // power of two apart, where they would fight for the same cache sets.
+  static int stride(int rows) { return rows <= 4 ? rows : up16(rows) + 2; }
 
-  int inputs_;
-  Buffer<int8_t> q_[2];
-  Buffer<float> scale_[2], sum_[2];
-  Activations planes_[2];
+  int inputs_, stride_ = 0;
+  Buffer<int8_t> high_, low_;
+  Buffer<float> scale_, sum_;
 };
 
 // What a step's time is counted under; named in decoder.py.
@@ -159,9 +154,9 @@ class Model {
   explicit Model(const Config& config)
       : c(config), layers(config.layer, config.layer + config.layers), pool(config.threads),
         per_head(config.heads / config.kv_heads), tile_tokens(std::max(1, kRows / per_head)),
-        hidden(int64_t(up16(c.max_tokens)) * c.hidden), normal(up16(c.max_tokens), c.hidden, true),
-        attended(up16(c.max_tokens), c.heads * c.head_dim), mixed(up16(c.max_tokens), c.intermediate, true),
-        last(up16(c.max_rows), c.hidden, true), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
+        hidden(int64_t(up16(c.max_tokens)) * c.hidden), normal(c.max_tokens, c.hidden, true),
+        attended(c.max_tokens, c.heads * c.head_dim, false), mixed(c.max_tokens, c.intermediate, true),
+        last(c.max_rows, c.hidden, true), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
         top(int64_t(c.max_tokens) * c.heads), total(int64_t(c.max_tokens) * c.heads),
         partial(int64_t(c.max_tokens) * c.heads * c.head_dim) {
     c.layer = layers.data();
@@ -183,6 +178,8 @@ class Model {
 
  private:
   void plan() {
+    for (QuantisedRows* rows : {&normal, &attended, &mixed}) rows->fit(b.tokens);
+    last.fit(b.rows);
     tasks.clear();
     for (int s = 0; s < b.sequences; ++s)
       for (int t = b.query_starts[s]; t < b.query_starts[s + 1]; t += tile_tokens)
@@ -223,7 +220,7 @@ class Model {
     for (int l = 0; l < c.layers; ++l) {
       const Layer& layer = layers[l];
       const Cache cache{b.cache + l * b.layer_stride, c.kv_heads, c.head_dim};
-      normalise(layer.norm_attention);
+      normalise(layer.norm_attention, true);
       mark(kNorms, thread);
       project(layer, cache);
       mark(kQkv, thread);
@@ -235,19 +232,19 @@ class Model {
       phase(static_cast<int>(tasks.size()) * c.kv_heads,
             [&](int i) { attend_own(tasks[i / c.kv_heads], i % c.kv_heads, cache, thread); });
       mark(kAttention, thread);
-      add_product(layer.out, attended);
+      add_product(layer.out, attended.view(false));
       mark(kOutput, thread);
-      normalise(layer.norm_mlp);
+      normalise(layer.norm_mlp, false);
       mark(kNorms, thread);
       gate(layer.gate_up);
       mark(kGateUp, thread);
-      add_product(layer.down, mixed);
+      add_product(layer.down, mixed.view(true));
       mark(kDown, thread);
     }
     phase(b.rows, [&](int r) {
       alignas(64) float row[8192];
       rms_norm(hidden.get() + int64_t(b.row_tokens[r]) * c.hidden, c.norm_final, c.hidden, c.eps, row);
-      last.store(r, 0, row, c.hidden);
+      last.store(true, r, 0, row, c.hidden);
     });
     mark(kNorms, thread);
     const int chunks = (c.head.outputs / kOut + 7) / 8;
@@ -263,11 +260,15 @@ class Model {
     }
   }
 
-  void normalise(const float* weight) {
-    phase(b.tokens, [&](int t) {
+  void normalise(const float* weight, bool wide) {
+    // Neighbouring rows in one task: what they write shares lines of cache.
+    const int at_once = std::clamp(b.tokens / (2 * c.threads), 1, kRows);
+    phase((b.tokens + at_once - 1) / at_once, [&](int i) {
       alignas(64) float row[8192];
-      rms_norm(hidden.get() + int64_t(t) * c.hidden, weight, c.hidden, c.eps, row);
-      normal.store(t, 0, row, c.hidden);
+      for (int t = i * at_once; t < std::min(b.tokens, (i + 1) * at_once); ++t) {
+        rms_norm(hidden.get() + int64_t(t) * c.hidden, weight, c.hidden, c.eps, row);
+        normal.store(wide, t, 0, row, c.hidden);
+      }
     });
   }
 
@@ -284,7 +285,7 @@ class Model {
       for (int r0 = chunk * kRowChunk; r0 < end; r0 += kRows) {
         const int n = std::min(kRows, end - r0);
         for (int tile = 0; tile < tiles; ++tile) {
-          gemm(layer.qkv, unit * tiles + tile, normal.view(), r0, n, product);
+          gemm(layer.qkv, unit * tiles + tile, normal.view(true), r0, n, product);
           for (int r = 0; r < n; ++r) std::memcpy(&rows[r][tile * kOut], product + r * kOut, sizeof(float) * kOut);
         }
         for (int r = 0; r < n; ++r) finish_head(layer, cache, unit, r0 + r, rows[r]);
@@ -372,11 +373,11 @@ class Model {
         const float whole = st.total[i * per_head + h], by = whole > 0.f ? 1.f / whole : 0.f;
         for (int j = 0; j < dim; ++j) row[j] *= by;
       }
-      attended.store(task.first_token + i, kv_head * per_head * dim, st.out + i * per_head * dim, per_head * dim);
+      attended.store(false, task.first_token + i, kv_head * per_head * dim, st.out + i * per_head * dim, per_head * dim);
     }
   }
 
-  void add_product(const Weight& weight, const QuantisedRows& from) {
+  void add_product(const Weight& weight, const Activations& rows) {
     const int chunks = row_chunks();
     phase(weight.outputs / kOut * chunks, [&](int i) {
       const int tile = i / chunks, chunk = i % chunks;
@@ -385,7 +386,7 @@ class Model {
       const int live = std::min(kOut, c.hidden - tile * kOut);
       for (int r0 = chunk * kRowChunk; r0 < end; r0 += kRows) {
         const int n = std::min(kRows, end - r0);
-        gemm(weight, tile, from.view(), r0, n, product);
+        gemm(weight, tile, rows, r0, n, product);
         for (int r = 0; r < n; ++r) {
           float* to = hidden.get() + int64_t(r0 + r) * c.hidden + tile * kOut;
           for (int o = 0; o < live; ++o) to[o] += product[r * kOut + o];
@@ -396,8 +397,7 @@ class Model {
 
   void gate(const Weight& weight) {
     const int chunks = row_chunks();
-    Activations coarse = normal.view();
-    coarse.rest = nullptr;  // half of all weights, and the product that minds int8 least for what it costs
+    const Activations rows = normal.view(false);  // half of all weights, and it minds 8 bits least for what 16 cost
     phase(c.intermediate / kGroup * chunks, [&](int i) {
       const int unit = i / chunks, chunk = i % chunks;
       alignas(64) float product[4][kRows * kOut];
@@ -405,7 +405,7 @@ class Model {
       const int end = std::min(b.tokens, (chunk + 1) * kRowChunk);
       for (int r0 = chunk * kRowChunk; r0 < end; r0 += kRows) {
         const int n = std::min(kRows, end - r0);
-        for (int part = 0; part < 4; ++part) gemm(weight, unit * 4 + part, coarse, r0, n, product[part]);
+        for (int part = 0; part < 4; ++part) gemm(weight, unit * 4 + part, rows, r0, n, product[part]);
         for (int r = 0; r < n; ++r) {
           for (int o = 0; o < kGroup; o += kLanes) {
             const int from = r * kOut + o % kOut;
@@ -414,7 +414,7 @@ class Model {
             const Floats power = x * all(-kLog2e);
             store(row + o, x / (all(1.f) + exp2(power > all(126.f) ? all(126.f) : power)) * y);
           }
-          mixed.store(r0 + r, unit * kGroup, row, kGroup);
+          mixed.store(true, r0 + r, unit * kGroup, row, kGroup);
         }
       }
     });
@@ -427,7 +427,7 @@ class Model {
       const int live = std::min(kOut, c.vocabulary - tile * kOut);
       for (int r0 = 0; r0 < b.rows; r0 += kRows) {
         const int n = std::min(kRows, b.rows - r0);
-        gemm(c.head, tile, last.view(), r0, n, product);
+        gemm(c.head, tile, last.view(true), r0, n, product);
         for (int r = 0; r < n; ++r)
           std::memcpy(b.logits + int64_t(r0 + r) * c.vocabulary + tile * kOut, product + r * kOut, sizeof(float) * live);
       }
@@ -506,14 +506,15 @@ void octavo_memory_free(void* memory, int64_t bytes) {
 }
 
 // One matrix product, for tests and for measuring: x is float [rows][inputs], out is float [rows][outputs].
-void octavo_gemm(const octavo::Weight* w, const float* x, int32_t rows, int32_t fine, float* out) {
-  octavo::QuantisedRows q((rows + 15) / 16 * 16, w->inputs, fine != 0);
-  for (int r = 0; r < rows; ++r) q.store(r, 0, x + int64_t(r) * w->inputs, w->inputs);
+void octavo_gemm(const octavo::Weight* w, const float* x, int32_t rows, int32_t wide, float* out) {
+  octavo::QuantisedRows q(rows, w->inputs, wide != 0);
+  q.fit(rows);
+  for (int r = 0; r < rows; ++r) q.store(wide != 0, r, 0, x + int64_t(r) * w->inputs, w->inputs);
   alignas(64) float product[octavo::kRows * octavo::kOut];
   for (int tile = 0; tile < w->outputs / octavo::kOut; ++tile)
     for (int r0 = 0; r0 < rows; r0 += octavo::kRows) {
       const int n = std::min(octavo::kRows, rows - r0);
-      octavo::gemm(*w, tile, q.view(), r0, n, product);
+      octavo::gemm(*w, tile, q.view(wide != 0), r0, n, product);
       for (int r = 0; r < n; ++r)
         std::memcpy(out + int64_t(r0 + r) * w->outputs + tile * octavo::kOut, product + r * octavo::kOut, 64);
     }
