@@ -8,6 +8,7 @@ token does not depend on what else is in the batch, nor on chunking, nor on grou
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,7 +24,7 @@ from engine.models.loader import open_folder
 from engine.models.low_bit import decoder_weights, load_tiles
 from engine.models.source import resolve
 from engine.runner import context_length
-from engine.sampler import Drawn
+from engine.sampler import Drawn, Sample, SamplingRows, uniforms
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 from kernels.cpu.build import BuildError, load
@@ -69,7 +70,7 @@ class CpuRunner:
         self._slots = (shape.num_layers, shape.num_kv_heads, shape.head_dim)
         self.kv_layout = f"decoder {self.isa} bf16 {list(self._decoder.cache[:, 0].shape)}"
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
-        self._drawing = Drawing(config.max_num_seqs, self.vocab_size)
+        self._drawing = Drawing(config.max_num_seqs, self.vocab_size, sample_by(self._decoder.sample))
 
     @staticmethod
     def why_not(config: EngineConfig, shape: ModelConfig) -> str | None:
@@ -159,6 +160,25 @@ class CpuRunner:
 
     def close(self) -> None:
         self._decoder.close()
+
+
+def sample_by(draw: Callable[..., NDArray[np.int32]]) -> Sample:
+    """engine.sampler.sample through kernels.cpu.sampling.sample, whose first argument is the logits."""
+
+    def sample(
+        logits: torch.Tensor, settings: SamplingRows, rows: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> tuple[list[int], list[int]]:
+        tokens = draw(
+            logits.numpy(),
+            uniform=uniforms(settings.seed[rows], settings.index[rows], positions),
+            temperature=settings.temperature[rows],
+            top_p=settings.top_p[rows],
+            min_p=settings.min_p[rows],
+            top_k=settings.top_k[rows],
+        )
+        return tokens.tolist(), np.flatnonzero(tokens < 0).tolist()
+
+    return sample
 
 
 def shared_prefixes(flat: FlatBatch, block_size: int) -> tuple[NDArray[np.int32] | None, NDArray[np.int32]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.flat_batch import FlatBatch
 from engine.grammar import GrammarState, apply_masks
 from engine.logits import LogitEdits, edit, logprobs
-from engine.sampler import Drawn, SamplingRows, sample
+from engine.sampler import Drawn, Sample, SamplingRows, sample
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 
@@ -36,7 +36,10 @@ class _Wishes:
 
 
 class Drawing:
-    def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
+    """`sample`: who draws, with the signature of engine.sampler.sample."""
+
+    def __init__(self, max_num_seqs: int, vocab_size: int, sample: Sample = sample) -> None:
+        self._sample = sample
         self._settings = SamplingRows(max_num_seqs)
         self._vocab_size = vocab_size
         self._wishes: dict[int, _Wishes] = {}  # by row; a row without any has no entry
@@ -94,7 +97,7 @@ class Drawing:
                 edits.append((row, wish.edits, said))
         if edits:
             edit(logits, edits)
-        tokens, bad = sample(logits, self._settings, rows, positions)
+        tokens, bad = self._sample(logits, self._settings, rows, positions)
         # A model's fault is NaN or infinity, which no edit takes away; that nothing at all is left is its request's.
         edited = {row for row, wish in wishes if wish.edits is not None or wish.sequence.grammar is not None}
         emptied = {row for row in bad if row in edited and float(logits[row].amax()) == -np.inf}

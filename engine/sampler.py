@@ -13,6 +13,8 @@ It knows nothing of sequences: settings lie in `SamplingRows`, one row per runni
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 import torch
@@ -62,6 +64,9 @@ class SamplingRows:
         self.min_p[row] = params.min_p
         self.seed[row] = params.seed
         self.index[row] = index
+
+
+Sample = Callable[[Tensor, SamplingRows, NDArray[np.int64], NDArray[np.int64]], tuple[list[int], list[int]]]
 
 
 def sample(

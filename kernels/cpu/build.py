@@ -76,6 +76,7 @@ def load(level: str = "avx512") -> ctypes.CDLL:
     library.octavo_memory_new.argtypes = [ctypes.c_int64]
     library.octavo_memory_free.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     sizes = [ctypes.c_int32, ctypes.c_int32]
+    library.octavo_sample.argtypes = [ctypes.c_void_p] * 3 + sizes + [ctypes.c_void_p]
     library.octavo_gemm.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *sizes, ctypes.c_void_p]
     return library
 

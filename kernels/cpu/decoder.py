@@ -9,10 +9,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu import sampling
 from kernels.cpu.build import load
 from kernels.cpu.packing import Tiles, interleave
 
@@ -256,6 +258,10 @@ class Decoder:
         )
         self._library.octavo_model_step(self._model, ctypes.byref(call))
         return logits
+
+    def sample(self, logits: F32, **settings: Any) -> I32:
+        """As kernels.cpu.sampling.sample, by this decoder's threads."""
+        return sampling.sample(self._library, self._model, logits, **settings)
 
     def times(self) -> dict[str, float]:
         """Seconds that all steps so far spent in each part of a layer, and in the head, by name (PARTS)."""

@@ -17,6 +17,7 @@
 #include "attention.hpp"
 #include "gemm.hpp"
 #include "pool.hpp"
+#include "sampling.hpp"
 
 namespace octavo {
 
@@ -172,6 +173,17 @@ class Model {
     since = Clock::now();
     plan();
     pool.run([this](int thread) { work(thread); }, b.threads);
+  }
+
+  // Calls draw_row(row, scratch) for all rows, by all threads.
+  template <class F>
+  void for_rows(int rows, int vocabulary, const F& draw_row) {
+    while (static_cast<int>(draw_scratch.size()) < c.threads) draw_scratch.emplace_back(vocabulary);
+    const auto body = [&](int thread) {
+      for (int r = pool.next(); r < rows; r = pool.next()) draw_row(r, draw_scratch[thread]);
+      pool.barrier();
+    };
+    pool.run(body, std::min(rows, c.threads));
   }
 
   double seconds[kParts] = {};  // of all steps so far
@@ -446,6 +458,7 @@ class Model {
   std::vector<std::unique_ptr<Scratch>> scratch;
   std::vector<std::unique_ptr<State>> state;
   std::vector<Buffer<uint16_t>> query_rows;
+  std::vector<DrawScratch> draw_scratch;
   std::vector<AttentionTask> tasks;
   std::vector<GroupTask> group_tasks;
   std::vector<int> members;
@@ -478,6 +491,17 @@ void* octavo_model_new(const octavo::Config* config) {
 void octavo_model_free(void* model) { delete static_cast<octavo::Model*>(model); }
 
 void octavo_model_step(void* model, const octavo::Batch* batch) { static_cast<octavo::Model*>(model)->step(*batch); }
+
+// tokens[row]: drawn from logits [rows][vocabulary], or kUnusable. model: whose threads do it, or null for this one.
+void octavo_sample(void* model, const float* logits, const octavo::Draw* draws, int32_t rows, int32_t vocabulary,
+                   int32_t* tokens) {
+  const auto draw_row = [=](int r, octavo::DrawScratch& scratch) {
+    tokens[r] = octavo::draw(logits + int64_t(r) * vocabulary, vocabulary, draws[r], scratch);
+  };
+  if (model != nullptr) return static_cast<octavo::Model*>(model)->for_rows(rows, vocabulary, draw_row);
+  octavo::DrawScratch scratch(vocabulary);
+  for (int r = 0; r < rows; ++r) draw_row(r, scratch);
+}
 
 // Seconds that all steps so far spent in each part, [kParts].
 void octavo_model_times(void* model, double* out) {

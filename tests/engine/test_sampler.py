@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,8 +11,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.sampler import SamplingRows, sample, uniforms
+from engine import sampler
+from engine.cpu_runner import sample_by
+from engine.sampler import Sample, SamplingRows, uniforms
 from engine.sampling_params import SamplingParams
+from kernels.cpu import sampling
+from kernels.cpu.build import load
+
+sample: Sample = sampler.sample
+
+
+@pytest.fixture(params=["torch", "avx512", "portable"], autouse=True, scope="module")
+def path(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test holds for every implementation."""
+    global sample
+    if request.param != "torch":
+        library = load(request.param)
+        sample = sample_by(lambda logits, **settings: sampling.sample(library, None, logits, **settings))
+    yield
+    sample = sampler.sample
 
 
 def draw(logits: torch.Tensor, params: list[SamplingParams], positions: list[int] | None = None) -> list[int]:
