@@ -37,8 +37,8 @@ format: setup-dev ## Format the code and mend what ruff can
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-bench: setup-dev ## The benchmarks, as tables
-	$(PY) -m bench
+bench: setup-dev ## The benchmarks, as tables [LOG=1 puts them into docs/LOG.md; LLAMA_SERVER=path adds that peer]
+	$(PY) -m bench $(if $(LOG),--log)
 
 clean: ## Remove what set-up made, but not the data in $OCTAVO_DATA
 	rm -rf .venv .cache node_modules static/vendor .mypy_cache .ruff_cache .pytest_cache .hypothesis

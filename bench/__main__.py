@@ -1,20 +1,104 @@
-"""`make bench`: every benchmark that needs no running product, one table after the other."""
+"""`make bench`: Octavo beside transformers and llama-server in one table, then every other benchmark.
+
+    python -m bench [--only octavo --only llama-server] [--log]
+
+Every part runs in processes of its own, one after the other; a part that fails is named and the others go on. The
+targets come last. `--log` puts the tables into docs/LOG.md. llama-server is taken from PATH or LLAMA_SERVER.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
-from importlib import import_module
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
 
-OFFLINE = ["bench.engine", "bench.scheduler", "bench.fairness", "bench.quality"]
+from bench import log, serve
+from bench.children import ChildError, heed_signals, run_module
+from bench.table import Column, aligned, compare, notes
+from bench.targets import Results, cpu_line, verdicts
+
+PART_S = 300.0
+RANDOM_SCALE = 1 / 64  # of nano-vllm's requests: four, since transformers takes its time
+SERVED = ["octavo", "llama-server", "transformers"]
+SECTIONS = ["steps", "chats", "prefix", "random"]  # of bench.engine
+OTHERS = ["scheduler", "fairness", "quality"]
+PEERS: dict[str, Callable[[], Column]] = {
+    "llama-server": serve.llama_column,
+    "transformers": serve.transformers_column,
+}
 
 
-def main() -> int:
-    for name in OFFLINE:
-        print(f"\n== {name} ==", flush=True)
-        import_module(name).main()
-    print("\nAgainst a running product: python -m bench.load --demo var/demo.json")
-    return 0
+def served(results: Results, parts: list[str]) -> None:
+    """The table's columns, Octavo's first."""
+    if "octavo" in parts:
+        column, results.cpu = serve.octavo_column()
+        results.columns.append(column)
+    for name, measure in PEERS.items():
+        if name in parts:
+            results.columns.append(measure())
+    if results.columns:
+        print("\n" + aligned(compare(results.columns)))
+        print("Times better: more tokens, or less time, above 1. Octavo also sends each team's own published prompt.")
+        for note in notes(results.columns):
+            print(note)
+        if results.cpu:
+            print(cpu_line(results.cpu))
+
+
+def in_process(results: Results, section: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="octavo-bench-") as folder:
+        found = Path(folder) / "figures.json"
+        arguments = ["--only", section, "--scale", str(RANDOM_SCALE), "--json", str(found)]
+        run_module("bench.engine", *arguments, timeout_s=PART_S)
+        results.sections |= json.loads(found.read_text())
+
+
+def part(name: str, run: Callable[[], None]) -> bool:
+    """Whether it went well."""
+    print(f"\n== {name} ==", flush=True)
+    try:
+        run()
+    except ChildError as error:
+        print(f"{name} failed: {error}", flush=True)
+        return False
+    return True
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", choices=[*SERVED, *SECTIONS, *OTHERS], help="may be repeated")
+    parser.add_argument("--log", action="store_true", help="put what was found into docs/LOG.md")
+    args = parser.parse_args(argv)
+    parts = args.only or [*SERVED, *SECTIONS, *OTHERS]
+    heed_signals()
+    started = time.monotonic()
+    results = Results()
+    served(results, parts)
+    well = all(column.figures for column in results.columns if column.name == serve.OURS)
+    for name in SECTIONS:
+        if name in parts:
+            well &= part(name, lambda name=name: in_process(results, name))  # type: ignore[misc]
+    for name in OTHERS:
+        if name in parts:
+            well &= part(name, lambda name=name: run_module(f"bench.{name}", timeout_s=PART_S))  # type: ignore[misc]
+    if results.columns or results.sections:
+        print("\n" + aligned(verdicts(results)))
+    print(f"\n{time.monotonic() - started:.0f} s in all.")
+    if args.log:
+        log.append(results, argv)
+        print("docs/LOG.md has a new entry at its top.")
+    return 0 if well else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("\nStopped; nothing is left running.", file=sys.stderr)
+        sys.exit(130)

@@ -15,13 +15,15 @@ are timed from outside `LLMEngine.step`, so schedule, sampling and detokenizing 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bench import peers
@@ -44,12 +46,14 @@ class Table:
     """Rows of figures, a column a dtype; the last column compares the first with the last."""
 
     columns: list[str]
+    rows: dict[str, list[float]] = field(default_factory=dict)
 
     def head(self, title: str) -> None:
         ratio = [f"{self.columns[0]} / {self.columns[-1]}"] if len(self.columns) > 1 else []
         print(f"\n{title:{WIDTH}}" + "".join(f"{name:>22}" for name in [*self.columns, *ratio]), flush=True)
 
     def row(self, name: str, values: list[float]) -> None:
+        self.rows[name] = values
         ratio = [values[0] / values[-1]] if len(values) > 1 else []
         print(f"{name:{WIDTH}}" + "".join(f"{value:>22.2f}" for value in [*values, *ratio]), flush=True)
 
@@ -226,7 +230,7 @@ def close(engine: LLMEngine) -> None:
         end()
 
 
-def by_rows(args: argparse.Namespace, title: str, rows: Rows, **settings: Any) -> None:
+def by_rows(args: argparse.Namespace, title: str, rows: Rows, **settings: Any) -> Table:
     """Measure every row with an engine of each dtype; one with settings of its own has a pool that was written to."""
     columns = []
     for dtype in args.dtype:
@@ -239,21 +243,22 @@ def by_rows(args: argparse.Namespace, title: str, rows: Rows, **settings: Any) -
     table.head(title)
     for name, *values in zip(rows, *columns, strict=True):
         table.row(name, values)
+    return table
 
 
-def steps(args: argparse.Namespace) -> None:
+def steps(args: argparse.Namespace) -> Table:
     rows: Rows = {
         f"step of {n} at 900 tokens, ms": lambda engine, n=n: decode_ms(engine, n, 900)  # type: ignore[misc]
         for n in (1, 4, 16)
     }
-    by_rows(args, "steps", {**rows, "prefill of 1,024 tokens, tok/s": prefill_tok_s})
+    return by_rows(args, "steps", {**rows, "prefill of 1,024 tokens, tok/s": prefill_tok_s})
 
 
-def chats(args: argparse.Namespace) -> None:
-    by_rows(args, "chats", {"4 x 4 chats of 3 turns, output tok/s": chats_tok_s})
+def chats(args: argparse.Namespace) -> Table:
+    return by_rows(args, "chats", {"4 x 4 chats of 3 turns, output tok/s": chats_tok_s})
 
 
-def random_lengths(args: argparse.Namespace) -> None:
+def random_lengths(args: argparse.Namespace) -> Table:
     workload = random_requests(args.scale)
     figures = []
     for dtype in args.dtype:
@@ -267,16 +272,17 @@ def random_lengths(args: argparse.Namespace) -> None:
     if args.peers:
         for dtype in args.peer_dtype or ["bfloat16"]:
             compare_peers(args.model, args.dtype, figures, workload, dtype)
+    return table
 
 
-def prefix(args: argparse.Namespace) -> None:
+def prefix(args: argparse.Namespace) -> Table:
     rows: Rows = {}
     for length in PREFIXES:
         for shared in (True, False):
             name = f"step of 16, {length:,} tokens {'shared' if shared else 'each its own'}, ms"
             rows[name] = lambda engine, n=length, s=shared: prefix_step_ms(engine, n, shared=s)  # type: ignore[misc]
     room = 16 * (PREFIXES[-1] + 128) // 16
-    by_rows(args, "prefix", rows, num_blocks=room, max_num_seqs=16)
+    return by_rows(args, "prefix", rows, num_blocks=room, max_num_seqs=16)
 
 
 SECTIONS = {"steps": steps, "chats": chats, "random": random_lengths, "prefix": prefix}
@@ -290,11 +296,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1 / 32, help="of the 256 random requests; default 1/32")
     parser.add_argument("--no-peers", dest="peers", action="store_false")
     parser.add_argument("--peer-dtype", action="append", choices=["bfloat16", "float32"], help="default: bfloat16")
+    parser.add_argument("--json", help="write the figures here as well")
     args = parser.parse_args(argv or [])
     args.dtype = args.dtype or ["low-bit", "bfloat16"]
-    for name, run in SECTIONS.items():
-        if not args.only or name in args.only:
-            run(args)
+    tables = {name: run(args) for name, run in SECTIONS.items() if not args.only or name in args.only}
+    if args.json:
+        Path(args.json).write_text(json.dumps({name: vars(table) for name, table in tables.items()}))
     return 0
 
 
