@@ -12,14 +12,16 @@ import argparse
 import json
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bench import log, serve
 from bench.children import ChildError, heed_signals, run_module
-from bench.table import Column, aligned, compare, notes
-from bench.targets import Results, cpu_line, verdicts
+from bench.table import LEGEND, Column, aligned, compare, notes
+from bench.targets import Results, cpu_line, unmeasured, verdicts
+from ops.run import die_with_make
 
 PART_S = 300.0
 RANDOM_SCALE = 1 / 64  # of nano-vllm's requests: four, since transformers takes its time
@@ -42,11 +44,8 @@ def served(results: Results, parts: list[str]) -> None:
             results.columns.append(measure())
     if results.columns:
         print("\n" + aligned(compare(results.columns)))
-        print("Times better: more tokens, or less time, above 1. Octavo also sends each team's own published prompt.")
-        for note in notes(results.columns):
-            print(note)
-        if results.cpu:
-            print(cpu_line(results.cpu))
+        for line in [LEGEND, *notes(results.columns), *([cpu_line(results.cpu)] if results.cpu else [])]:
+            print(textwrap.fill(line, 120, subsequent_indent="  "), flush=True)
 
 
 def in_process(results: Results, section: str) -> None:
@@ -76,7 +75,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--log", action="store_true", help="put what was found into docs/LOG.md")
     args = parser.parse_args(argv)
     parts = args.only or [*SERVED, *SECTIONS, *OTHERS]
-    heed_signals()
     started = time.monotonic()
     results = Results()
     served(results, parts)
@@ -89,14 +87,17 @@ def main(argv: list[str]) -> int:
             well &= part(name, lambda name=name: run_module(f"bench.{name}", timeout_s=PART_S))  # type: ignore[misc]
     if results.columns or results.sections:
         print("\n" + aligned(verdicts(results)))
+        print(textwrap.fill(unmeasured(results) or "", 120, subsequent_indent="  "))
     print(f"\n{time.monotonic() - started:.0f} s in all.")
     if args.log:
-        log.append(results, argv)
+        log.append(results, argv, log.LOG)
         print("docs/LOG.md has a new entry at its top.")
     return 0 if well else 1
 
 
 if __name__ == "__main__":
+    die_with_make()
+    heed_signals()
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

@@ -9,12 +9,13 @@ import datetime
 import platform
 import re
 import subprocess
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.servers import cores
-from bench.table import by_dtype, compare, markdown, notes
-from bench.targets import Results, cpu_line, verdicts
+from bench.table import LEGEND, by_dtype, compare, markdown, notes
+from bench.targets import Results, cpu_line, unmeasured, verdicts
 from ops.setup import ROOT
 
 LOG = ROOT / "docs" / "LOG.md"
@@ -62,15 +63,22 @@ def commit() -> str:
     return f"{git('rev-parse', '--short', 'HEAD') or 'unknown'}{' with local changes' if changed else ''}"
 
 
+def paragraph(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def entry(results: Results, *, day: datetime.date, commit: str, machine: str, command: str) -> str:
-    parts = [f"## {day.isoformat()} The benchmarks", f"{machine}. Commit {commit}; `{command}`."]
+    parts = [f"## {day.isoformat()} The benchmarks", paragraph(f"{machine}. Commit {commit}; `{command}`.")]
     if results.columns:
-        parts += [markdown(compare(results.columns)), *notes(results.columns)]
+        parts += [markdown(compare(results.columns)), *map(paragraph, [LEGEND, *notes(results.columns)])]
     if results.cpu:
-        parts.append(cpu_line(results.cpu))
+        parts.append(paragraph(cpu_line(results.cpu)))
     for title, section in results.sections.items():
         parts.append(markdown(by_dtype(title, section["columns"], section["rows"])))
     parts.append(markdown(verdicts(results)))
+    missing = unmeasured(results)
+    if missing:
+        parts.append(paragraph(missing))
     return scrub("\n\n".join(parts)) + "\n"
 
 
@@ -82,7 +90,7 @@ def insert(text: str, new: str) -> str:
     return text[: at.start()] + new + "\n" + text[at.start() :]
 
 
-def append(results: Results, arguments: Sequence[str], path: Path = LOG) -> None:
+def append(results: Results, arguments: Sequence[str], path: Path) -> None:
     new = entry(
         results,
         day=datetime.datetime.now(datetime.UTC).date(),

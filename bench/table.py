@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 
 Grid = list[list[str]]
 OURS = "Octavo"
+LEGEND = (
+    "Times better: Octavo's tokens over theirs, their time over Octavo's. 16 users: right after the start, 4 tenants x "
+    "4 users x 3 turns over HTTP, 450 words of system prompt a tenant, 64 tokens an answer. One user: 3 turns after "
+    "that, with words that are new."
+)
 
 
 @dataclass
@@ -69,10 +74,10 @@ def ratio(row: Row, ours: float | None, theirs: float | None) -> float | None:
 
 def compare(columns: Sequence[Column]) -> Grid:
     """Head and rows: every column's figure, and after every peer the ratio; rows that nobody has are left out."""
-    ours = next((column for column in columns if column.name == OURS), None)
+    ours = next((column for column in columns if column.name == OURS and column.figures), None)
     grid = [[""]]
     for column in columns:
-        grid[0] += [column.name] if column is ours else [column.name, "times better"]
+        grid[0] += [column.name, *(["times better"] if ours and column is not ours else [])]
     for row in ROWS:
         if not any(row.name in column.figures for column in columns):
             continue
@@ -80,8 +85,8 @@ def compare(columns: Sequence[Column]) -> Grid:
         for column in columns:
             figure = column.figures.get(row.name)
             line.append("-" if figure is None or figure != figure else f"{figure:,.{row.digits}f}")
-            if column is not ours:
-                times = ratio(row, ours.figures.get(row.name) if ours else None, figure)
+            if ours and column is not ours:
+                times = ratio(row, ours.figures.get(row.name), figure)
                 line.append("" if times is None else f"x {times:.2f}")
         grid.append(line)
     return grid

@@ -1,7 +1,7 @@
 """What Octavo is meant to reach on a plain 2-core CPU with AVX-512, and whether a run did.
 
 The list is fixed and the figures are those of the table, of the in-process sections and of the programs' CPU time. A
-figure that was not measured is neither met nor missed.
+figure that was not measured is neither met nor missed, and is named.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Goal:
     least: bool = False
     form: str = ".1f"
 
-    def verdict(self, results: Results) -> list[str]:
-        """Name, bound, figure, and "met", "missed" or "not measured"."""
+    def verdict(self, results: Results) -> list[str] | None:
+        """Name, bound, figure, and "met" or "missed"; None where it was not measured."""
         figure = self.figure(results)
-        bound = f"{self.bound:.0%}" if self.form.endswith("%") else f"{self.bound:g}"
-        wanted = f"{'>=' if self.least else '<='} {bound}"
         if figure is None or figure != figure:
-            return [self.name, wanted, "-", "not measured"]
+            return None
+        bound = f"{self.bound:.0%}" if self.form.endswith("%") else f"{self.bound:g}"
         met = figure >= self.bound if self.least else figure <= self.bound
+        wanted = f"{'>=' if self.least else '<='} {bound}"
         return [self.name, wanted, f"{figure:{self.form}}", "met" if met else "missed"]
 
 
@@ -102,7 +102,15 @@ GOALS = [
 
 
 def verdicts(results: Results) -> Grid:
-    return [["targets for 2 cores", "wanted", "found", ""], *(goal.verdict(results) for goal in GOALS)]
+    """A head and the targets that were measured."""
+    said = [goal.verdict(results) for goal in GOALS]
+    return [["targets for 2 cores", "wanted", "found", ""], *(line for line in said if line)]
+
+
+def unmeasured(results: Results) -> str | None:
+    """A line that names the others."""
+    names = [goal.name for goal in GOALS if goal.verdict(results) is None]
+    return f"Not measured: {'; '.join(names)}." if names else None
 
 
 def cpu_line(cpu: dict[str, float]) -> str:
