@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from bench import peers, serve
+from bench.children import family
 from bench.load import Work
 from bench.servers import GGUF, cores, find_llama_server, llama_server, octavo, shares
 from tests.stack import ROOT, wait_for
@@ -160,13 +161,14 @@ def test_the_product_is_measured_with_its_programs_cpu_time_and_leaves_nothing_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     members: list[psutil.Process] = []
+    cpu_of = serve.Product.cpu
 
-    def watched(process: Any, run: Path, cpu: Any = serve.Product.cpu) -> Any:
-        members.extend(psutil.Process().children(recursive=True))
-        return cpu(process)
+    def watched(product: serve.Product) -> Any:
+        members.extend(family(product.process))
+        return cpu_of(product)
 
     before = folders()
-    monkeypatch.setattr(serve.Product, "cpu", lambda product: watched(product, Path()))
+    monkeypatch.setattr(serve.Product, "cpu", watched)
     column, cpu = serve.octavo_column()
     assert ["prompts" in note for note in column.notes] == [True]
     assert column.figures["16 users: answers"] == 2
