@@ -216,7 +216,7 @@ def write_pool(engine: LLMEngine) -> None:
     """Something finite into every slot: memory that was never written is one page of zeros, and suspiciously fast."""
     runner: Any = engine.runner
     if hasattr(runner, "_decoder"):
-        runner._decoder.cache[...] = 0x3C00  # bfloat16, 1/128
+        runner._decoder.cache.view("uint16")[...] = 0x3C00  # bfloat16, 1/128; so are the scales of int8
     else:
         runner._kv.data.fill_(1 / 128)
 
@@ -225,7 +225,9 @@ def write_pool(engine: LLMEngine) -> None:
 
 
 def make(args: argparse.Namespace, dtype: str, **settings: Any) -> LLMEngine:
-    return LLMEngine(EngineConfig(model=args.model, dtype=dtype, device="cpu", **settings))
+    dtype, _, kv_dtype = dtype.partition("/")
+    kv_dtype = kv_dtype or EngineConfig.kv_dtype
+    return LLMEngine(EngineConfig(model=args.model, dtype=dtype, kv_dtype=kv_dtype, device="cpu", **settings))
 
 
 def close(engine: LLMEngine) -> None:
@@ -295,7 +297,7 @@ SECTIONS = {"steps": steps, "chats": chats, "random": random_lengths, "prefix": 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(MODEL_DIR))
-    parser.add_argument("--dtype", action="append", help="default: low-bit and bfloat16")
+    parser.add_argument("--dtype", action="append", help="default: low-bit and bfloat16; low-bit/int8: with such KV")
     parser.add_argument("--only", action="append", choices=list(SECTIONS), help="may be given several times")
     parser.add_argument("--scale", type=float, default=1 / 32, help="of the 256 random requests; default 1/32")
     parser.add_argument("--no-peers", dest="peers", action="store_false")

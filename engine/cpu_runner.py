@@ -28,10 +28,10 @@ from engine.sampler import Drawn, Sample, SamplingRows, uniforms
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 from kernels.cpu.build import BuildError, load
-from kernels.cpu.decoder import BLOCK_SIZE, ROUND_BLOCKS, Decoder, supports
+from kernels.cpu.decoder import ROUND_BLOCKS, Decoder, supports
 from kernels.cpu.decoder import Batch as DecoderBatch
+from kernels.cpu.kv_layout import BLOCK_SIZE, KvLayout
 
-KV_BYTES = 2  # keys and values are bf16
 LOGITS_BYTES = 64 << 20
 """Memory of a step's logits, unless more sequences than that run at once. A step that wants more is cut in parts."""
 
@@ -47,7 +47,8 @@ class CpuRunner:
         self.eos_token_ids = frozenset(shape.eos_token_ids)
         self.max_model_len = context_length(config, shape.max_position)
         self.window: int | None = None  # `why_not` lets no shorter one than the context pass
-        block_bytes = config.block_size * shape.kv_bytes_per_token(KV_BYTES)
+        layout = KvLayout(shape.num_kv_heads, shape.head_dim, config.kv_dtype)
+        block_bytes = shape.num_layers * layout.block_bytes
         self.num_blocks = config.pool_blocks(block_bytes, free_host_memory(), self.max_model_len)
         # What torch still does is small; its own threads would spin on the cores that the decoder needs.
         torch.set_num_threads(1)
@@ -59,16 +60,16 @@ class CpuRunner:
             max_tokens=config.token_budget,
             max_rows=self._max_rows,
             threads=self.threads,
+            kv_dtype=config.kv_dtype,
         )
         # Touched now: the system would hand out a page of it at a time later, in the middle of somebody's answer.
         with ThreadPoolExecutor(self.threads) as touching:
             list(touching.map(lambda part: part.fill(0), np.array_split(self._decoder.cache.reshape(-1), self.threads)))
         self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
-        self._host = np.empty((self.num_host_blocks, *self._decoder.cache[:, 0].shape), np.uint16)
+        self._host = np.empty((self.num_host_blocks, shape.num_layers, layout.block_bytes), np.uint8)
         self.isa = self._decoder.isa
         self.block_bytes = block_bytes
-        self._slots = (shape.num_layers, shape.num_kv_heads, shape.head_dim)
-        self.kv_layout = f"decoder {self.isa} bf16 {list(self._decoder.cache[:, 0].shape)}"
+        self.kv_layout = f"decoder {self.isa} {config.kv_dtype} {[shape.num_layers, layout.kv_heads, layout.head_dim]}"
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._drawing = Drawing(config.max_num_seqs, self.vocab_size, sample_by(self._decoder.sample))
 
@@ -130,31 +131,23 @@ class CpuRunner:
         for source, destination in pairs:
             self._block(destination)[:] = self._block(source)
 
-    def _block(self, number: int) -> NDArray[np.uint16]:
-        """All layers' K and V of a block of the pool, or of one behind it; [layers, kv_heads, 2, 16 * head_dim]."""
+    def _block(self, number: int) -> NDArray[np.uint8]:
+        """All layers' K and V of a block of the pool, or of one behind it; [layers, bytes of a layer]."""
         if number < self.num_blocks:
             return self._decoder.cache[:, number]
         return self._host[number - self.num_blocks]
 
     def read_blocks(self, blocks: SequenceOf[int], tokens: int) -> NDArray[np.uint8]:
         cache = self._decoder.cache
-        kv = np.empty((len(blocks), *cache[:, 0].shape), np.uint16)
+        kv = np.empty((len(blocks), len(cache), cache.shape[2]), np.uint8)
         for index, block in enumerate(blocks):
             kv[index] = cache[:, block]
-        filled = tokens - (len(blocks) - 1) * BLOCK_SIZE
-        layers, heads, dim = self._slots
-        # A slot's places within a block, as the decoder's Cache.write in attention.hpp has them: pairs of a key's
-        # numbers by token, and pairs of tokens' values by number.
-        kv[-1, :, :, 0].reshape(layers, heads, dim // 2, BLOCK_SIZE, 2)[:, :, :, filled:] = 0
-        pairs = kv[-1, :, :, 1].reshape(layers, heads, BLOCK_SIZE // 2, dim, 2)
-        pairs[:, :, -(-filled // 2) :] = 0
-        if filled % 2:
-            pairs[:, :, filled // 2, :, 1] = 0
-        return kv.reshape(len(blocks), -1).view(np.uint8)
+        self._decoder.layout.clear(kv[-1], tokens - (len(blocks) - 1) * BLOCK_SIZE)
+        return kv.reshape(len(blocks), -1)
 
     def write_blocks(self, blocks: SequenceOf[int], data: NDArray[np.uint8]) -> None:
         cache = self._decoder.cache
-        kv = data.view(np.uint16).reshape(len(blocks), *cache[:, 0].shape)
+        kv = data.reshape(len(blocks), len(cache), cache.shape[2])
         for index, block in enumerate(blocks):
             cache[:, block] = kv[index]
 

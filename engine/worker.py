@@ -30,6 +30,7 @@ ENGINE_SETTINGS = (
     "model",
     "dtype",
     "device",
+    "kv_dtype",
     "block_size",
     "num_blocks",
     "kv_memory_bytes",
@@ -67,6 +68,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", default=name, help="what the worker's id begins with")
     parser.add_argument("--dtype", default=env("OCTAVO_WORKER_DTYPE") or "auto")
     parser.add_argument("--device", default=env("OCTAVO_WORKER_DEVICE") or "auto")
+    kv_dtype = env("OCTAVO_WORKER_KV_DTYPE") or EngineConfig.kv_dtype
+    parser.add_argument("--kv-dtype", default=kv_dtype, help="of keys and values on a CPU: bfloat16 or int8")
     number("block_size", int, EngineConfig.block_size, "tokens in a block")
     number("num_blocks", int, None, "blocks in the pool")
     number("kv_memory_bytes", int, None, "size of the pool, instead of num-blocks")

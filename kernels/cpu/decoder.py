@@ -7,6 +7,7 @@ batch: each row's arithmetic is the same whatever runs beside it, however its pr
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,9 @@ import numpy.typing as npt
 
 from kernels.cpu import sampling
 from kernels.cpu.build import load
+from kernels.cpu.kv_layout import BLOCK_SIZE, KvLayout
 from kernels.cpu.packing import Tiles, interleave
 
-BLOCK_SIZE = 16
 HEAD_DIMS = range(32, 257, 16)
 MAX_HIDDEN = 8192
 MAX_PER_HEAD = 16
@@ -51,7 +52,7 @@ class _Layer(ctypes.Structure):
 
 _SIZES = [
     *("layers", "hidden", "heads", "kv_heads", "head_dim"),
-    *("intermediate", "vocabulary", "max_tokens", "max_rows", "threads"),
+    *("intermediate", "vocabulary", "max_tokens", "max_rows", "threads", "kv_int8"),
 ]
 
 
@@ -143,7 +144,10 @@ def supports(
 
 
 class Decoder:
-    """`step(batch)` runs a batch and returns float32 logits [rows, vocabulary]; the GIL is released meanwhile."""
+    """`step(batch)` runs a batch and returns float32 logits [rows, vocabulary]; the GIL is released meanwhile.
+
+    `cache`: the keys and values, uint8 [layers, num_blocks, layout.block_bytes].
+    """
 
     def __init__(
         self,
@@ -153,6 +157,7 @@ class Decoder:
         max_tokens: int,
         max_rows: int,
         threads: int,
+        kv_dtype: str = "bfloat16",
         level: str = "avx512",
     ) -> None:
         self._library = load(level)
@@ -173,6 +178,7 @@ class Decoder:
             max_tokens=max_tokens,
             max_rows=max_rows,
             threads=threads,
+            kv_int8=kv_dtype == "int8",
             eps=weights.eps,
             scale=weights.scale,
             layer=layers,
@@ -182,11 +188,9 @@ class Decoder:
             cosine=self._pointer(weights.cosine),
             sine=self._pointer(weights.sine),
         )
-        self._layer_elements = num_blocks * weights.kv_heads * 2 * BLOCK_SIZE * weights.head_dim
-        self._cache = self._memory(2 * self._layer_elements * len(weights.layers), "the KV cache")
-        self.cache: U16 = self._cache.view(np.uint16).reshape(
-            len(weights.layers), num_blocks, weights.kv_heads, 2, BLOCK_SIZE * weights.head_dim
-        )
+        self.layout = KvLayout(weights.kv_heads, weights.head_dim, kv_dtype)
+        shape = (len(weights.layers), num_blocks, self.layout.block_bytes)
+        self.cache = self._memory(math.prod(shape), "the KV cache").reshape(shape)
         self._model = self._library.octavo_model_new(ctypes.byref(config))
         if not self._model:
             raise MemoryError(f"not enough memory for a step of {max_tokens} tokens; lower the token budget")
@@ -251,8 +255,8 @@ class Decoder:
             rows=rows,
             threads=batch.threads,
             table_stride=tables.shape[1],
-            cache=self._cache.ctypes.data,
-            layer_stride=self._layer_elements,
+            cache=self.cache.ctypes.data,
+            layer_stride=self.cache.strides[0],
             logits=logits.ctypes.data,
             **{name: array.ctypes.data for name, array in arrays.items()},
         )

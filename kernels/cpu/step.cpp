@@ -36,6 +36,7 @@ struct Layer {
 
 struct Config {
   int32_t layers, hidden, heads, kv_heads, head_dim, intermediate, vocabulary, max_tokens, max_rows, threads;
+  int32_t kv_int8;  // whether keys and values are int8, else bf16
   float eps, scale;
   const Layer* layer;
   Weight head;
@@ -58,8 +59,8 @@ struct Batch {
   const int32_t* group_of;      // [sequences]: index of the group or -1; members have one query token
   const int32_t* group_blocks;  // [groups]: leading blocks that all members share, a multiple of 8
   const int32_t* row_tokens;    // [rows]: the tokens whose logits are wanted
-  uint16_t* cache;              // [layers][blocks][kv_heads][2][16 * head_dim]
-  int64_t layer_stride;         // elements of one layer of the cache
+  uint8_t* cache;               // [layers][blocks][kv_heads], each as in kv_cache.hpp
+  int64_t layer_stride;         // bytes of one layer of the cache
   float* logits;                // [rows][vocabulary]
 };
 
@@ -231,7 +232,7 @@ class Model {
     mark(kEmbed, thread);
     for (int l = 0; l < c.layers; ++l) {
       const Layer& layer = layers[l];
-      const Cache cache{b.cache + l * b.layer_stride, c.kv_heads, c.head_dim};
+      const Cache cache{b.cache + l * b.layer_stride, c.kv_heads, c.head_dim, c.kv_int8 != 0};
       normalise(layer.norm_attention, true);
       mark(kNorms, thread);
       project(layer, cache);

@@ -40,6 +40,25 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
 inline Floats firsts(Words pairs) { return (Floats)(pairs << 16); }
 inline Floats seconds(Words pairs) { return (Floats)(pairs & 0xffff0000u); }
 
+// Byte J of eight words, with its sign.
+template <int J>
+inline Floats signed_byte(Words words) {
+  return __builtin_convertvector((Ints)(words << (24 - 8 * J)) >> 24, Floats);
+}
+
+// The nearest whole numbers, halves to even, for magnitudes below 2^22.
+inline Ints nearest(Floats x) {
+  const Floats magic = all(12582912.f);
+  return (Ints)(x + magic) - (Ints)magic;
+}
+
+// The low bytes of eight numbers, side by side.
+inline void store_bytes(void* to, Ints values) {
+  typedef int8_t Bytes __attribute__((vector_size(8)));
+  const Bytes bytes = __builtin_convertvector(values, Bytes);
+  std::memcpy(to, &bytes, sizeof bytes);
+}
+
 // 2^x for x <= 126 (below -126: 0): the whole part goes into the exponent, the rest, |f| <= 1/2, through a polynomial
 // with a relative error below 2e-7.
 inline Floats exp2(Floats x) {
@@ -64,6 +83,16 @@ inline float largest(Floats x) {
   float most = x[0];
   for (int i = 1; i < kLanes; ++i) most = x[i] > most ? x[i] : most;
   return most;
+}
+
+// Of a row whose length is a multiple of 8.
+inline float largest_magnitude(const float* row, int count) {
+  Floats most = all(0.f);
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats x = (Floats)(load<Words>(row + i) & 0x7fffffffu);
+    most = x > most ? x : most;
+  }
+  return largest(most);
 }
 
 inline float total(Floats x) {

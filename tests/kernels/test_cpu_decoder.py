@@ -17,6 +17,7 @@ except BuildError as error:  # pragma: no cover
 BLOCK = 16
 NUM_BLOCKS = 96
 LEVELS = ["avx512", "avx2", "portable"]
+KV = pytest.mark.parametrize("kv_dtype", ["bfloat16", "int8"])
 
 
 def quantised_4(rng: np.random.Generator, outputs: int, inputs: int) -> Quantised:
@@ -122,13 +123,18 @@ class Runner:
     """A decoder and sequences in it, each with blocks of its own in an order that no one would guess."""
 
     def __init__(
-        self, weights: DecoderWeights, *, level: str = "avx512", threads: int = 2, poison: bool = True
+        self, weights: DecoderWeights, *, kv_dtype: str = "bfloat16", level: str = "avx512", threads: int = 2
     ) -> None:
         self.decoder = Decoder(
-            weights, num_blocks=NUM_BLOCKS, max_tokens=256, max_rows=64, threads=threads, level=level
+            weights,
+            num_blocks=NUM_BLOCKS,
+            max_tokens=256,
+            max_rows=64,
+            threads=threads,
+            kv_dtype=kv_dtype,
+            level=level,
         )
-        if poison:
-            self.decoder.cache[:] = 0x7FC0  # NaN wherever nothing has been written
+        self.decoder.cache.view(np.uint16)[:] = 0x7FC0  # NaN wherever nothing has been written, int8's scales too
         self.free = list(np.random.default_rng(7).permutation(NUM_BLOCKS))
         self.tables: dict[str, list[int]] = {}
         self.tokens: dict[str, list[int]] = {}
@@ -212,6 +218,7 @@ def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: in
     assert np.abs(fine - exact).max() < np.abs(out - exact).max() / 20
 
 
+@KV
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     "shape",
@@ -226,9 +233,11 @@ def test_a_matrix_product_equals_the_product_of_the_dequantised_weights(rows: in
         {"heads": 4, "kv_heads": 1, "dim": 48},
     ],
 )
-def test_the_logits_are_those_of_plain_arithmetic_within_the_rounding_of_int8(shape: dict, level: str) -> None:
+def test_the_logits_are_those_of_plain_arithmetic_within_the_rounding_of_int8(
+    shape: dict, level: str, kv_dtype: str
+) -> None:
     weights = make_weights(**shape)
-    runner = Runner(weights, level=level)
+    runner = Runner(weights, kv_dtype=kv_dtype, level=level)
     prompt = tokens(1, 150)
     runner.step({"a": prompt[:100]})
     runner.step({"a": prompt[100:149]})
@@ -240,14 +249,15 @@ def test_the_logits_are_those_of_plain_arithmetic_within_the_rounding_of_int8(sh
     assert np.corrcoef(logits, expected)[0, 1] > 0.999
 
 
+@KV
 @pytest.mark.parametrize("level", LEVELS)
-def test_chunking_neighbours_and_threads_change_no_bit(level: str) -> None:
+def test_chunking_neighbours_and_threads_change_no_bit(level: str, kv_dtype: str) -> None:
     weights = make_weights()
     prompt, more = tokens(2, 200), tokens(3, 5)
-    alone = Runner(weights, level=level, threads=1)
+    alone = Runner(weights, kv_dtype=kv_dtype, level=level, threads=1)
     expected = [alone.step({"a": prompt})["a"], *(alone.step({"a": [token]})["a"] for token in more)]
 
-    crowd = Runner(weights, level=level, threads=2)
+    crowd = Runner(weights, kv_dtype=kv_dtype, level=level, threads=2)
     for begin in range(0, 185, 37):
         crowd.step({"x": tokens(begin, 11), "a": prompt[begin : begin + 37], "y": tokens(begin + 1, 1)})
     got = [crowd.step({"y": tokens(9, 3), "a": prompt[185:]})["a"]]
@@ -256,10 +266,11 @@ def test_chunking_neighbours_and_threads_change_no_bit(level: str) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@KV
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_shared_prefix_computed_once_for_a_group_changes_no_bit(level: str) -> None:
+def test_a_shared_prefix_computed_once_for_a_group_changes_no_bit(level: str, kv_dtype: str) -> None:
     weights = make_weights(heads=9, kv_heads=3)
-    runner = Runner(weights, level=level)
+    runner = Runner(weights, kv_dtype=kv_dtype, level=level)
     runner.step({"base": tokens(4, 140)})
     runner.step({"other": tokens(5, 130)})
     names = [f"s{i}" for i in range(7)]
@@ -278,9 +289,10 @@ def test_a_shared_prefix_computed_once_for_a_group_changes_no_bit(level: str) ->
         np.testing.assert_array_equal(grouped[name], ungrouped[name])
 
 
-def test_padding_is_not_written_and_empty_sequences_read_nothing() -> None:
+@KV
+def test_padding_is_not_written_and_empty_sequences_read_nothing(kv_dtype: str) -> None:
     weights = make_weights()
-    runner = Runner(weights)
+    runner = Runner(weights, kv_dtype=kv_dtype)
     runner.step({"a": tokens(1, 20)})
     before = runner.decoder.cache.copy()
     table = np.array([runner.tables["a"], [2**30] * 2], np.int32)
@@ -297,10 +309,33 @@ def test_padding_is_not_written_and_empty_sequences_read_nothing() -> None:
     np.testing.assert_array_equal(runner.decoder.cache, before)
 
 
+@KV
+@pytest.mark.parametrize("dim", [64, 48])
+def test_what_a_layout_leaves_of_a_block_is_what_was_written_to_its_first_slots(dim: int, kv_dtype: str) -> None:
+    weights = make_weights(heads=4, kv_heads=2, dim=dim)
+    garbage = [Runner(weights, kv_dtype=kv_dtype) for _ in range(2)]
+    garbage[1].decoder.cache[:] = 0x55
+    for filled in range(1, BLOCK + 1):
+        blocks = []
+        for runner in garbage:
+            runner.step({f"a{filled}": tokens(1, filled)})
+            blocks.append(runner.decoder.cache[:, runner.tables[f"a{filled}"][0]].copy())
+            runner.decoder.layout.clear(blocks[-1], filled)
+        np.testing.assert_array_equal(*blocks)
+        # And all of that: a sequence that goes on from a cleared copy computes what the first one does.
+        one, other = garbage
+        other.tables[f"b{filled}"], other.tokens[f"b{filled}"] = [int(other.free.pop())], tokens(1, filled)
+        other.decoder.cache[:, other.tables[f"b{filled}"][0]] = blocks[0]
+        np.testing.assert_array_equal(
+            one.step({f"a{filled}": [7, 8]})[f"a{filled}"], other.step({f"b{filled}": [7, 8]})[f"b{filled}"]
+        )
+
+
+@KV
 @pytest.mark.parametrize("level", ["avx2", "portable"])
-def test_the_levels_agree_with_each_other(level: str) -> None:
+def test_the_levels_agree_with_each_other(level: str, kv_dtype: str) -> None:
     weights = make_weights(bias=True)
-    fast, slow = Runner(weights), Runner(weights, level=level)
+    fast, slow = Runner(weights, kv_dtype=kv_dtype), Runner(weights, kv_dtype=kv_dtype, level=level)
     if fast.decoder.isa != "avx512" or slow.decoder.isa != level:
         pytest.skip("this CPU has no AVX-512 VNNI and BF16, or no AVX2")
     prompt = tokens(6, 90)
