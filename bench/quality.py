@@ -1,7 +1,8 @@
 """What each numeric path costs in quality: perplexity and agreement with float32 transformers on a text of our own.
 
-    python -m bench.quality [--model PATH] [--dtype low-bit --dtype bfloat16 --dtype float32]
+    python -m bench.quality [--model PATH] [--dtype low-bit --dtype low-bit/int8 --dtype bfloat16 --dtype float32]
 
+low-bit/int8 has its keys and values in int8 too.
 Every token of bench/quality.txt is predicted from all before it. `agree`: how often the likeliest token is the one of
 the float32 reference; `KL`: mean divergence from it in nats; `perplexity`: of the text, and its rise.
 """
@@ -39,10 +40,16 @@ def reference(model: str, ids: list[int]) -> Tensor:
     return logits.float()
 
 
-def low_bit(model: str, ids: list[int]) -> Tensor:
+def low_bit(model: str, ids: list[int], kv_dtype: str) -> Tensor:
     count = len(ids)
     config = EngineConfig(
-        model=model, dtype="low-bit", device="cpu", num_blocks=-(-count // 16), token_budget=count, max_num_seqs=count
+        model=model,
+        dtype="low-bit",
+        kv_dtype=kv_dtype,
+        device="cpu",
+        num_blocks=-(-count // 16),
+        token_budget=count,
+        max_num_seqs=count,
     )
     runner = load_runner(config)
     assert isinstance(runner, CpuRunner)
@@ -86,15 +93,19 @@ def perplexity(logits: Tensor, ids: list[int]) -> float:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(MODEL_DIR))
-    parser.add_argument("--dtype", action="append", help="default: low-bit, bfloat16 and float32")
+    parser.add_argument("--dtype", action="append", help="default: those above")
     args = parser.parse_args(argv or [])
     ids = Tokenizer.load(args.model).encode(TEXT.read_text())
     exact = reference(args.model, ids)
     base = perplexity(exact, ids)
     print(f"{len(ids)} tokens, float32 transformers: perplexity {base:.3f}")
     print(f"{'':12}{'perplexity':>12}{'rise':>10}{'agree':>10}{'KL':>12}")
-    for dtype in args.dtype or ["low-bit", "bfloat16", "float32"]:
-        got = low_bit(args.model, ids) if dtype == "low-bit" else through_torch(args.model, ids, dtype)
+    for dtype in args.dtype or ["low-bit", "low-bit/int8", "bfloat16", "float32"]:
+        kind, _, kv_dtype = dtype.partition("/")
+        if kind == "low-bit":
+            got = low_bit(args.model, ids, kv_dtype or EngineConfig.kv_dtype)
+        else:
+            got = through_torch(args.model, ids, dtype)
         here = perplexity(got, ids)
         agree = (got.argmax(-1) == exact.argmax(-1)).float().mean().item()
         divergence = torch.nn.functional.kl_div(

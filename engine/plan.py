@@ -1,4 +1,4 @@
-"""What a model's KV cache costs: `python -m engine.plan --model PATH [--memory 8GiB] [--block-size N]`.
+"""What a model's KV cache costs: `python -m engine.plan --model PATH [--memory 8GiB] [--kv-dtype int8]`.
 
 Prints the KV bytes of a token, the blocks that fit into the memory, how many sequences of which length that is, and
 what block sizes of 8 to 128 would waste in the last blocks. The lengths for that come from a file, or from running
@@ -21,12 +21,14 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import NoReturn
 
-from engine.config import DEFAULT_CPU_KV_BYTES, EngineConfig
+from engine.config import DEFAULT_CPU_KV_BYTES, KV_DTYPES, EngineConfig
 from engine.models.config import ModelError
 from engine.models.kv_shape import KvShape, read_shape
 
 BYTES = {"bfloat16": 2, "float16": 2, "low-bit": 2, "float32": 4}
-"""Bytes of a value in the KV cache by the engine's dtype; low-bit weights keep bfloat16 keys and values."""
+"""Bytes of a value in the KV cache by the engine's dtype; low-bit weights keep bfloat16 KV, or int8 where asked."""
+INT8_SCALE = 2
+"""Bytes of the scale that an int8 key or value has."""
 BLOCK_SIZES = (8, 16, 32, 64, 128)
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 PREFIXES = (512, 2048)
@@ -148,8 +150,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--memory", metavar="SIZE", help="for the KV pool alone, like 8GiB; default 1GiB, as on a CPU")
     options.add_argument("--block-size", type=int, default=EngineConfig.block_size, metavar="N", help="tokens a block")
     options.add_argument(
-        "--dtype", choices=sorted(BYTES), default="bfloat16", help="of the model, as the engine has it"
+        "--dtype",
+        choices=sorted(BYTES),
+        help="of the model, as the engine has it; default bfloat16, low-bit for int8 KV",
     )
+    options.add_argument("--kv-dtype", choices=KV_DTYPES, default=KV_DTYPES[0], help="of keys and values, with low-bit")
     options.add_argument("--prefix", type=int, action="append", metavar="N", help="tokens that sequences share")
     options.add_argument("--lengths", metavar="FILE", help='lines "length" or "length count", in tokens')
     options.add_argument("--worker", metavar="ID", help="take the lengths from a running worker, or from all")
@@ -168,6 +173,10 @@ def main(arguments: list[str] | None = None) -> int:
         for name, values in (("--block-size", [options.block_size]), ("--prefix", options.prefix or [])):
             if min(values, default=1) < 1:
                 raise PlanError(f"{name} must be 1 or more, not {min(values)}.")
+        int8 = options.kv_dtype == "int8"
+        options.dtype = options.dtype or ("low-bit" if int8 else "bfloat16")
+        if int8 and options.dtype != "low-bit":
+            raise PlanError(f"--kv-dtype int8 goes with --dtype low-bit, not {options.dtype}.")
         memory = parse_size(options.memory) if options.memory else DEFAULT_CPU_KV_BYTES
         lengths, source = _lengths(options)
         shape = read_shape(options.model)
@@ -192,8 +201,15 @@ def _lengths(options: argparse.Namespace) -> tuple[Counter[int], str]:
     return EXAMPLE, "a made-up example of chats; give --lengths or --worker"
 
 
-def _blocks(shape: KvShape, memory: int, block_size: int, dtype: str) -> int:
-    block_bytes = block_size * shape.bytes_per_token(BYTES[dtype])
+def _token_bytes(options: argparse.Namespace, shape: KvShape) -> int:
+    if options.kv_dtype == "int8":
+        return shape.bytes_per_token(1, INT8_SCALE)
+    return shape.bytes_per_token(BYTES[options.dtype])
+
+
+def _blocks(options: argparse.Namespace, shape: KvShape, memory: int) -> int:
+    block_size = options.block_size
+    block_bytes = block_size * _token_bytes(options, shape)
     if memory < block_bytes:
         raise PlanError(
             f"{show_bytes(memory)} hold no block: one of {block_size} tokens takes {show_bytes(block_bytes)}; "
@@ -204,15 +220,20 @@ def _blocks(shape: KvShape, memory: int, block_size: int, dtype: str) -> int:
 
 def _model_lines(options: argparse.Namespace, shape: KvShape, memory: int) -> list[str]:
     size = options.block_size
-    blocks = _blocks(shape, memory, size, options.dtype)
-    tokens = [(kinds, shape.bytes_per_token(n)) for kinds, n in (("bfloat16, float16, low-bit", 2), ("float32", 4))]
+    blocks = _blocks(options, shape, memory)
+    tokens = [
+        ("bfloat16, float16, low-bit", shape.bytes_per_token(2)),
+        ("float32", shape.bytes_per_token(4)),
+        ("low-bit with int8 KV", shape.bytes_per_token(1, INT8_SCALE)),
+    ]
+    kind = options.dtype if options.kv_dtype == KV_DTYPES[0] else f"{options.dtype} with {options.kv_dtype} KV"
     return [
         f"{options.model}: {shape.layers} layers, {shape.kv_heads} KV heads of {shape.head_dim}, "
         f"context {shape.context:,}",
-        "\nKV cache, 2 x layers x KV heads x head size x bytes a value",
+        "\nKV cache, 2 x layers x KV heads x head size x bytes a value (int8: and 2 bytes more a head)",
         *(f"  {kinds:28}{token:>12,} bytes a token ({show_bytes(token)})" for kinds, token in tokens),
-        f"\nPool of {show_bytes(memory)}, {options.dtype}, blocks of {size} tokens",
-        f"  {'bytes a block':28}{size * shape.bytes_per_token(BYTES[options.dtype]):>12,}",
+        f"\nPool of {show_bytes(memory)}, {kind}, blocks of {size} tokens",
+        f"  {'bytes a block':28}{size * _token_bytes(options, shape):>12,}",
         f"  {'blocks':28}{blocks:>12,}",
         f"  {'tokens':28}{blocks * size:>12,}",
     ]
@@ -220,7 +241,7 @@ def _model_lines(options: argparse.Namespace, shape: KvShape, memory: int) -> li
 
 def _fit_lines(options: argparse.Namespace, shape: KvShape, memory: int) -> list[str]:
     size = options.block_size
-    blocks = _blocks(shape, memory, size, options.dtype)
+    blocks = _blocks(options, shape, memory)
     prefixes = options.prefix or list(PREFIXES)
     lines = [
         "\nSequences that fit, prompt and answer together; all of them with their first tokens shared, or none",
@@ -245,7 +266,7 @@ def _waste_lines(
     ]
     for size in sorted({*BLOCK_SIZES, options.block_size}):
         figures = waste(lengths, size)
-        fit = memory // (size * shape.bytes_per_token(BYTES[options.dtype])) / figures.blocks
+        fit = memory // (size * _token_bytes(options, shape)) / figures.blocks
         mark = " <" if size == options.block_size else ""
         lines.append(
             f"  {size:>12}{figures.slots:>14.1f}{figures.share:>15.1%}{figures.blocks:>13.1f}{fit:>20,.0f}{mark}"

@@ -27,9 +27,9 @@ class KvShape:
     head_dim: int
     context: int
 
-    def bytes_per_token(self, bytes_per_value: int) -> int:
-        """Keys and values of all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * bytes_per_value
+    def bytes_per_token(self, bytes_per_value: int, scale_bytes: int = 0) -> int:
+        """Keys and values of all layers, each of them and of a head with a scale of so many bytes."""
+        return 2 * self.layers * self.kv_heads * (self.head_dim * bytes_per_value + scale_bytes)
 
 
 def read_shape(model: str) -> KvShape:

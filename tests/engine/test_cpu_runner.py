@@ -20,16 +20,17 @@ from engine.runner import Runner
 from engine.runners import load_runner
 from kernels.api import AttentionMetadata, KVCache
 from kernels.cpu.decoder import Batch
-from tests.engine.tiny import make_tiny
+from tests.engine.tiny import make_foreign, make_tiny
 
 SYSTEM = [SystemText("You answer for a shop that sells tents, boots and stoves. Be brief and kind. " * 12, "shop")]
 QUESTIONS = ["What is the capital of France?", "Name three colours.", "Do you sell boots?", "Why is the sky blue?"]
 
 
-@pytest.fixture(scope="module")
-def make_engine(model_path: str) -> Callable[..., LLMEngine]:
+@pytest.fixture(scope="module", params=["bfloat16", "int8"])
+def make_engine(request: pytest.FixtureRequest, model_path: str) -> Callable[..., LLMEngine]:
     def make(**settings: object) -> LLMEngine:
         defaults: dict = {"model": model_path, "device": "cpu", "num_blocks": 512, "dtype": "low-bit"}
+        defaults["kv_dtype"] = request.param
         return LLMEngine(EngineConfig(**{**defaults, **settings}))
 
     return make
@@ -72,11 +73,13 @@ def test_an_answer_is_the_same_alone_in_a_batch_cached_grouped_or_in_other_chunk
     assert together.counters()["cached_tokens"] > 0
 
 
-def test_the_tokens_it_prefers_are_mostly_those_of_float32(model_path: str) -> None:
-    """int8 activations cost something; how much is kept in docs/LOG.md. Here: that nothing is broken."""
+def test_the_tokens_it_prefers_are_mostly_those_of_float32(
+    make_engine: Callable[..., LLMEngine], model_path: str
+) -> None:
+    """int8 activations and KV cost something; how much is kept in docs/LOG.md. Here: that nothing is broken."""
     text = (Path(__file__).resolve().parents[2] / "bench" / "quality.txt").read_text()
     exact = load(model_path, "float32")
-    engine = LLMEngine(EngineConfig(model=model_path, dtype="low-bit", device="cpu", num_blocks=64, token_budget=512))
+    engine = make_engine(num_blocks=64, token_budget=512)
     runner = engine.runner
     assert isinstance(runner, CpuRunner)
     ids = np.array(engine.tokenizer.encode(text)[:256])
@@ -129,6 +132,40 @@ def test_a_model_that_it_cannot_run_goes_through_torch_and_insisting_is_an_error
     assert isinstance(load_runner(config), Runner)
     with pytest.raises(EngineConfigError, match="head_dim 16"):
         load_runner(EngineConfig(model=str(folder), device="cpu", num_blocks=32, dtype="low-bit"))
+
+
+def test_int8_keys_and_values_hold_nearly_twice_the_tokens_in_the_same_memory(
+    model_path: str,
+) -> None:
+    pools = {}
+    for kv_dtype in ("bfloat16", "int8"):
+        config = EngineConfig(
+            model=model_path, device="cpu", dtype="low-bit", kv_dtype=kv_dtype, kv_memory_bytes=16 << 20, threads=1
+        )
+        runner = load_runner(config)
+        assert isinstance(runner, CpuRunner)
+        assert runner.num_blocks == (16 << 20) // runner.block_bytes
+        assert runner._decoder.cache.nbytes == runner.num_blocks * runner.block_bytes
+        pools[runner.kv_layout] = runner.num_blocks
+        runner.close()
+    bf16, int8 = pools.values()
+    assert int8 > 1.9 * bf16
+    assert len(pools) == 2, "a stored prompt of the one would be taken for one of the other"
+
+
+def test_int8_keys_and_values_are_refused_where_torch_would_compute(tmp_path: Path) -> None:
+    """And not silently left as they were: who asked for them counts on the memory."""
+    odd, fitting = make_tiny(tmp_path / "odd"), make_tiny(tmp_path / "fitting", head_dim=32)
+    for folder, dtype, why in (
+        (odd, "auto", "head_dim 16"),
+        (odd, "low-bit", "head_dim 16"),
+        (fitting, "float32", "dtype float32 goes through torch"),
+        (make_foreign(tmp_path / "foreign", "phi3"), "auto", "not phi3"),
+    ):
+        config = EngineConfig(model=str(folder), device="cpu", num_blocks=32, dtype=dtype, kv_dtype="int8")
+        with pytest.raises(EngineConfigError, match=why) as error:
+            load_runner(config)
+        assert "\n" not in str(error.value)
 
 
 def flat(tables: list[list[int]], lengths: list[int], counts: list[int]) -> FlatBatch:

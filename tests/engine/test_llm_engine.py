@@ -409,6 +409,8 @@ def test_generate_refuses_one_prompt_and_leaves_nothing_of_the_others_behind(tin
         ({"spare_tokens": float("nan")}, r"spare_tokens must be a whole number from 0, not nan"),
         ({"max_kv_share": "1"}, r"max_kv_share must be above 0 and at most 1, not 1"),
         ({"max_itl_ms": 0}, r"max_itl_ms must be above 0, not 0"),
+        ({"kv_dtype": "int4"}, r"kv_dtype must be bfloat16 or int8, not 'int4'"),
+        ({"kv_dtype": "int8"}, r"kv_dtype int8 is only there in the CPU's own decoder, .*: dtype float32 goes through"),
         ({"device": "abacus"}, r"device 'abacus' is not one that this engine runs on"),
         ({"token_budget": 8, "max_num_seqs": 9}, r"token_budget 8 is below max_num_seqs 9"),
     ],

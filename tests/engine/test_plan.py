@@ -17,6 +17,7 @@ from engine.bus import connect
 from engine.models.config import ModelError
 from engine.models.kv_shape import KvShape, read_shape
 from engine.plan import BLOCK_SIZES, main, parse_size, percentile, read_lengths, sequences_that_fit, waste
+from kernels.cpu.kv_layout import KvLayout
 from tests.conftest import ROOT
 from tests.engine.null_model import null_engine
 
@@ -66,6 +67,17 @@ def test_a_token_of_smollm2_takes_23040_bytes_and_its_folder_and_gguf_file_have_
 def test_float32_halves_what_fits(model_path: str, capsys: pytest.CaptureFixture[str]) -> None:
     half = run(capsys, "--model", model_path, "--memory", "1GiB", "--dtype", "float32")
     assert row(half, "blocks") == ["blocks", f"{2**30 // (16 * 46_080):,}"]
+
+
+def test_int8_keys_and_values_take_what_the_decoder_takes_and_nearly_double_what_fits(
+    model_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = run(capsys, "--model", model_path, "--memory", "1GiB", "--kv-dtype", "int8")
+    block_bytes = 30 * KvLayout(kv_heads=3, head_dim=64, dtype="int8").block_bytes
+    assert row(lines, "bytes")[-1] == f"{block_bytes:,}"
+    assert row(lines, "blocks") == ["blocks", f"{2**30 // block_bytes:,}"]
+    assert 1.9 < 16 * 23_040 / block_bytes < 2
+    assert "1.0 GiB, low-bit with int8 KV, blocks of 16 tokens" in "\n".join(lines)
 
 
 @given(
@@ -247,6 +259,11 @@ def test_a_damaged_gguf_file_is_said_in_one_line(tmp_path: Path, capsys: pytest.
         (["--model", "MODEL", "--block-size", "many"], "invalid int value: 'many'"),
         (["--model", "MODEL", "--prefix", "-3"], "--prefix must be 1 or more, not -3"),
         (["--model", "MODEL", "--dtype", "int3"], "int3"),
+        (["--model", "MODEL", "--kv-dtype", "int4"], "int4"),
+        (
+            ["--model", "MODEL", "--dtype", "float32", "--kv-dtype", "int8"],
+            "goes with --dtype low-bit, not float32",
+        ),
         (["--model", "MODEL", "--lengths", "/nowhere"], "/nowhere cannot be read (No such file or directory)"),
         (["--model", "MODEL", "--lengths", "x", "--worker", "y"], "leave one of them out"),
         (["--model", "MODEL", "--worker", "w", "--redis", ""], "REDIS_URL"),

@@ -79,12 +79,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("models") / "tiny", head_dim=32)
 
 
-@pytest.fixture(params=["float32", "bfloat16", "low-bit"])
+@pytest.fixture(params=["float32", "bfloat16", "low-bit", "low-bit/int8"])
 def make(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Callable[..., LLMEngine]:
+    dtype, _, kv_dtype = request.param.partition("/")
+
     def start(**settings: Any) -> LLMEngine:
-        defaults = {"model": str(model), "dtype": request.param, "device": "cpu", "num_blocks": 64, "threads": 1}
+        defaults = {"model": str(model), "dtype": dtype, "device": "cpu", "num_blocks": 64, "threads": 1}
+        defaults["kv_dtype"] = kv_dtype or "bfloat16"
         engine = LLMEngine(EngineConfig(**{**defaults, "prompt_store": str(tmp_path / "store"), **settings}))
-        assert isinstance(engine.runner, CpuRunner if request.param == "low-bit" else Runner)
+        assert isinstance(engine.runner, CpuRunner if dtype == "low-bit" else Runner)
         return engine
 
     return start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.worker import _arguments
+from engine.worker import ENGINE_SETTINGS, _arguments, main
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,16 @@ def test_a_value_that_means_nothing_is_named(
     with pytest.raises(SystemExit):
         _arguments([])
     assert f"OCTAVO_WORKER_{name}={value}" in capsys.readouterr().err
+
+
+def test_the_dtype_of_keys_and_values_comes_from_the_option_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _arguments([]).kv_dtype == "bfloat16"
+    assert _arguments(["--kv-dtype", "int8"]).kv_dtype == "int8"
+    monkeypatch.setenv("OCTAVO_WORKER_KV_DTYPE", "int8")
+    assert _arguments([]).kv_dtype == "int8"
+    assert "kv_dtype" in ENGINE_SETTINGS
+
+
+def test_a_dtype_of_keys_and_values_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "m", "--redis", "redis://127.0.0.1:1", "--kv-dtype", "int4"]) == 1
+    assert capsys.readouterr().err == "kv_dtype must be bfloat16 or int8, not 'int4'.\n"
