@@ -18,7 +18,8 @@ from safetensors.numpy import save_file
 
 from engine.models.config import ModelConfig
 from kernels.cpu.decoder import DecoderWeights, LayerWeights
-from kernels.cpu.packing import GROUP, Quantised, Tiles, pack, quantise, stack
+from kernels.cpu.packing import GROUP, Quantised, Tiles, pack, stack
+from kernels.cpu.quantising import quantise_8
 
 TILES = "tiles.safetensors"
 F32 = np.ndarray
@@ -71,7 +72,7 @@ def decoder_weights(config: ModelConfig, tensors: Mapping[str, Any], tiles: Mapp
         return np.ascontiguousarray(tensors[name].float().numpy())
 
     def matrix(name: str) -> Tiles:
-        return tiles[name] if name in tiles else pack(quantise(tensors[name].float().numpy()))
+        return tiles[name] if name in tiles else pack(quantise_8(tensors[name].float().numpy()))
 
     def layer(index: int) -> LayerWeights:
         prefix = f"model.layers.{index}."

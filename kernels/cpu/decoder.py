@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,12 +97,16 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class DecoderWeights:
-    """A Llama-like decoder. embedding: bf16 bits, uint16 [vocabulary, hidden]; cosine, sine: [positions, dim / 2]."""
+    """A Llama-like decoder. cosine, sine: [positions, dim / 2].
 
-    layers: Sequence[LayerWeights]
+    layers: taken one by one, so they may be made as they are asked for. embedding: bf16 bits, uint16
+    [vocabulary, hidden]; None: tied, tokens are looked up in the head.
+    """
+
+    layers: Iterable[LayerWeights]
     head: Tiles
     norm_final: F32
-    embedding: U16
+    embedding: U16 | None
     cosine: F32
     sine: F32
     heads: int
@@ -163,17 +168,19 @@ class Decoder:
         self._library = load(level)
         self.isa = self._library.octavo_isa().decode()
         self._keep: list[object] = []
-        first = weights.layers[0]
-        self.vocabulary, self.hidden = weights.embedding.shape
+        self.weight_bytes: Counter[int] = Counter()
+        """Memory of the matrices by the bits of a weight; 16: bf16."""
+        self.vocabulary, self.hidden = weights.head.outputs, weights.head.inputs
         self.max_tokens, self.max_rows = max_tokens, max_rows
-        layers = (_Layer * len(weights.layers))(*(self._layer(layer) for layer in weights.layers))
+        made = [self._layer(layer) for layer in weights.layers]
+        layers = (_Layer * len(made))(*made)
         config = _Config(
-            layers=len(weights.layers),
+            layers=len(made),
             hidden=self.hidden,
             heads=weights.heads,
             kv_heads=weights.kv_heads,
             head_dim=weights.head_dim,
-            intermediate=first.gate.outputs,
+            intermediate=made[0].down.inputs,
             vocabulary=self.vocabulary,
             max_tokens=max_tokens,
             max_rows=max_rows,
@@ -184,12 +191,12 @@ class Decoder:
             layer=layers,
             head=self._weight(weights.head),
             norm_final=self._pointer(weights.norm_final),
-            embedding=self._pointer(weights.embedding),
+            embedding=None if weights.embedding is None else self._pointer(weights.embedding),
             cosine=self._pointer(weights.cosine),
             sine=self._pointer(weights.sine),
         )
         self.layout = KvLayout(weights.kv_heads, weights.head_dim, kv_dtype)
-        shape = (len(weights.layers), num_blocks, self.layout.block_bytes)
+        shape = (len(made), num_blocks, self.layout.block_bytes)
         self.cache = self._memory(math.prod(shape), "the KV cache").reshape(shape)
         self._model = self._library.octavo_model_new(ctypes.byref(config))
         if not self._model:
@@ -210,6 +217,7 @@ class Decoder:
     def _weight(self, matrix: Tiles) -> _Weight:
         memory = self._memory(matrix.data.nbytes, "the weights")
         memory[:] = matrix.data.reshape(-1)
+        self.weight_bytes[matrix.bits] += matrix.data.nbytes
         return _Weight(memory.ctypes.data, matrix.bits, matrix.data.shape[0] * 16, matrix.inputs)
 
     def _layer(self, layer: LayerWeights) -> _Layer:

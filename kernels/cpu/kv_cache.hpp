@@ -21,20 +21,6 @@ namespace octavo {
 constexpr int kBlock = 16;  // tokens of a block
 constexpr int kMaxHead = 256;
 
-inline float bf16_to_float(uint16_t h) {
-  const uint32_t bits = static_cast<uint32_t>(h) << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
-inline uint16_t float_to_bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;  // stays NaN
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 // The least bf16 that is not below a positive value.
 inline uint16_t bf16_above(float value) {
   uint32_t bits;

@@ -1,8 +1,8 @@
-"""Weights for the C++ kernels: groups of 32 inputs with scale and minimum, in the order in which they are read.
+"""Weights for the C++ kernels as tiles of 16 outputs x 32 inputs (tiles.hpp), in the order in which they are read.
 
-A weight is `scale * q + minimum` with unsigned q of 4 or 8 bits. GGUF's Q4_0, Q4_1 and Q8_0 are of this form and are
-packed without any loss; other weights are quantised here to 8 bits, symmetric in each group. A tile (see gemm.hpp) is
-16 outputs x 32 inputs, so matrices with the same inputs are stacked and interleaved as tiles.
+A tile holds bf16, or low-bit weights: `scale * q + minimum` with unsigned q of 4 or 8 bits, scale and minimum by groups
+of 32 inputs. GGUF's Q4_0, Q4_1 and Q8_0 are of this form and are packed without any loss; `kernels.cpu.quantising`
+brings floats into it. Matrices with the same inputs are stacked and interleaved as tiles.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 OUT = 16
 GROUP = 32
-TAIL = 2 * OUT * 2  # bytes of scales and minima in a tile
+TAIL = 2 * OUT * 2  # bytes of scales and minima in a low-bit tile
+BITS = {OUT * GROUP * bits // 8 + (TAIL if bits < 16 else 0): bits for bits in (4, 8, 16)}  # by the bytes of a tile
 
 U8 = npt.NDArray[np.uint8]
 F16 = npt.NDArray[np.float16]
+U16 = npt.NDArray[np.uint16]
 F32 = npt.NDArray[np.float32]
 
 
@@ -48,34 +50,24 @@ class Tiles:
 
     @property
     def bits(self) -> int:
-        return 8 if self.data.shape[2] > 8 * GROUP + TAIL else 4
+        """4 or 8, or 16: bf16."""
+        return BITS[self.data.shape[2]]
 
     @property
     def inputs(self) -> int:
         return self.data.shape[1] * GROUP
 
     def widened(self) -> Tiles:
-        """The same weights with 8 bits each."""
+        """The same low-bit weights with 8 bits each."""
         if self.bits == 8:
             return self
         body, tail = self.data[:, :, :-TAIL], self.data[:, :, -TAIL:]
         return Tiles(np.concatenate([body & 15, body >> 4, tail], axis=2), self.outputs)
 
 
-def quantise(weight: F32) -> Quantised:
-    """8 bits, symmetric: scale = the group's greatest magnitude / 127. weight: [outputs, inputs], inputs % 32 == 0."""
-    outputs, inputs = weight.shape
-    if inputs % GROUP:
-        raise ValueError(f"a matrix with {inputs} inputs cannot be quantised: it needs a multiple of {GROUP}")
-    groups = weight.reshape(outputs, inputs // GROUP, GROUP)
-    scale = (np.abs(groups).max(axis=2) / 127).astype(np.float16)
-    divisor = np.where(scale == 0, 1, scale).astype(np.float32)
-    q = np.clip(np.rint(groups / divisor[..., None]), -127, 127) + 128
-    return Quantised(q.reshape(outputs, inputs).astype(np.uint8), scale, scale * np.float16(-128), 8)
-
-
 def pack(matrix: Quantised) -> Tiles:
     outputs, inputs = matrix.q.shape
+    _check(inputs)
     missing = -outputs % OUT
     q = np.pad(matrix.q, ((0, missing), (0, 0)))
     scale = np.pad(matrix.scale, ((0, missing), (0, 0)))
@@ -94,8 +86,27 @@ def pack(matrix: Quantised) -> Tiles:
     return Tiles(np.concatenate([flat, by_group(scale), by_group(minimum)], axis=2), outputs)
 
 
+def pack_bf16(weight: U16) -> Tiles:
+    """weight: the bits of bf16, [outputs, inputs], inputs % 32 == 0."""
+    outputs, inputs = weight.shape
+    _check(inputs)
+    pairs = np.ascontiguousarray(np.pad(weight, ((0, -outputs % OUT), (0, 0)))).view(np.uint32)
+    body = pairs.reshape(-1, OUT, inputs // GROUP, GROUP // 2).transpose(0, 2, 3, 1)
+    return Tiles(np.ascontiguousarray(body).view(np.uint8).reshape(*body.shape[:2], -1), outputs)
+
+
+def _check(inputs: int) -> None:
+    if inputs % GROUP:
+        raise ValueError(f"a matrix with {inputs} inputs cannot be packed: it needs a multiple of {GROUP}")
+
+
 def _same_bits(parts: list[Tiles]) -> list[Tiles]:
-    return parts if len({part.bits for part in parts}) == 1 else [part.widened() for part in parts]
+    bits = {part.bits for part in parts}
+    if len(bits) == 1:
+        return parts
+    if 16 in bits:
+        raise ValueError("bf16 and low-bit weights cannot be parts of one matrix")
+    return [part.widened() for part in parts]
 
 
 def stack(parts: list[Tiles]) -> Tiles:

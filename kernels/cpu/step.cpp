@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -15,8 +16,8 @@
 #endif
 
 #include "attention.hpp"
-#include "gemm.hpp"
 #include "pool.hpp"
+#include "rows.hpp"
 #include "sampling.hpp"
 
 namespace octavo {
@@ -41,7 +42,7 @@ struct Config {
   const Layer* layer;
   Weight head;
   const float* norm_final;
-  const uint16_t* embedding;  // bf16 [vocabulary][hidden]
+  const uint16_t* embedding;  // bf16 [vocabulary][hidden], or null: the head is read
   const float* cosine;        // [max_position][head_dim / 2]
   const float* sine;
 };
@@ -70,60 +71,6 @@ constexpr float kLog2e = 1.44269504088896340736f;
 constexpr int kRowChunk = 64;  // rows of a matrix task: their activations stay in the first-level cache
 
 int up16(int n) { return (n + 15) / 16 * 16; }
-
-template <class T>
-class Buffer {
- public:
-  Buffer() = default;
-  explicit Buffer(int64_t count) { reset(count); }
-  void reset(int64_t count) {
-    void* memory = std::aligned_alloc(64, (count * sizeof(T) + 127) / 64 * 64);
-    if (memory == nullptr) throw std::bad_alloc();
-    std::memset(memory, 0, count * sizeof(T));
-    data_.reset(static_cast<T*>(memory));
-  }
-  T* get() const { return data_.get(); }
-
- private:
-  struct Free {
-    void operator()(T* p) const { std::free(p); }
-  };
-  std::unique_ptr<T, Free> data_;
-};
-
-// Rows that a product reads, in 8 bits and, if they were made `wide`, in 16 where that is asked for.
-class QuantisedRows {
- public:
-  QuantisedRows(int rows, int inputs, bool wide)
-      : inputs_(inputs), high_(int64_t(stride(rows)) * inputs), low_(wide ? int64_t(stride(rows)) * inputs : 0),
-        scale_(int64_t(stride(rows)) * inputs / kGroup), sum_(int64_t(stride(rows)) * inputs / kGroup) {}
-
-  // How many rows there are this time: they are kept close together.
-  void fit(int rows) { stride_ = stride(rows); }
-
-  Activations view(bool wide) const {
-    return {high_.get(), wide ? low_.get() : nullptr, scale_.get(), sum_.get(), inputs_, stride_};
-  }
-
-  // at and count: multiples of 32
-  void store(bool wide, int row, int at, const float* x, int count) const {
-    for (int i = 0; i < count; i += kGroup) {
-      const int64_t group = int64_t((at + i) / kGroup) * stride_ + row, to = group * kGroup;
-      float *scale = scale_.get() + group, *sum = sum_.get() + group;
-      if (wide) quantise_group<true>(x + i, high_.get() + to, low_.get() + to, scale, sum);
-      else quantise_group<false>(x + i, high_.get() + to, nullptr, scale, sum);
-    }
-  }
-
- private:
-  // A few rows lie close together. Of more a product reads up to the next 16; the two beyond keep groups from lying a
-  // power of two apart, where they would fight for the same cache sets.
-  static int stride(int rows) { return rows <= 4 ? rows : up16(rows) + 2; }
-
-  int inputs_, stride_ = 0;
-  Buffer<int8_t> high_, low_;
-  Buffer<float> scale_, sum_;
-};
 
 // What a step's time is counted under; named in decoder.py.
 enum Part { kEmbed, kNorms, kQkv, kPrefixes, kAttention, kOutput, kGateUp, kDown, kHead, kParts };
@@ -156,9 +103,11 @@ class Model {
   explicit Model(const Config& config)
       : c(config), layers(config.layer, config.layer + config.layers), pool(config.threads),
         per_head(config.heads / config.kv_heads), tile_tokens(std::max(1, kRows / per_head)),
-        hidden(int64_t(up16(c.max_tokens)) * c.hidden), normal(c.max_tokens, c.hidden, true),
-        attended(c.max_tokens, c.heads * c.head_dim, false), mixed(c.max_tokens, c.intermediate, true),
-        last(c.max_rows, c.hidden, true), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
+        hidden(int64_t(up16(c.max_tokens)) * c.hidden),
+        normal(c.max_tokens, c.hidden, forms({&Layer::qkv, &Layer::gate_up}), true),
+        attended(c.max_tokens, c.heads * c.head_dim, forms({&Layer::out}), false),
+        mixed(c.max_tokens, c.intermediate, forms({&Layer::down}), true),
+        last(c.max_rows, c.hidden, Forms().add(c.head), true), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
         top(int64_t(c.max_tokens) * c.heads), total(int64_t(c.max_tokens) * c.heads),
         partial(int64_t(c.max_tokens) * c.heads * c.head_dim) {
     c.layer = layers.data();
@@ -190,8 +139,16 @@ class Model {
   double seconds[kParts] = {};  // of all steps so far
 
  private:
+  // The forms in which these matrices of all layers want their rows.
+  Forms forms(std::initializer_list<Weight Layer::*> readers) const {
+    Forms found;
+    for (const Layer& layer : layers)
+      for (Weight Layer::*reader : readers) found.add(layer.*reader);
+    return found;
+  }
+
   void plan() {
-    for (QuantisedRows* rows : {&normal, &attended, &mixed}) rows->fit(b.tokens);
+    for (Rows* rows : {&normal, &attended, &mixed}) rows->fit(b.tokens);
     last.fit(b.rows);
     tasks.clear();
     for (int s = 0; s < b.sequences; ++s)
@@ -267,8 +224,12 @@ class Model {
 
   void embed(int begin, int end) {
     for (int t = begin; t < end; ++t) {
-      const uint16_t* from = c.embedding + int64_t(b.ids[t]) * c.hidden;
       float* to = hidden.get() + int64_t(t) * c.hidden;
+      if (c.embedding == nullptr) {
+        read_row(c.head, b.ids[t], to);
+        continue;
+      }
+      const uint16_t* from = c.embedding + int64_t(b.ids[t]) * c.hidden;
       for (int i = 0; i < c.hidden; ++i) to[i] = bf16_to_float(from[i]);
     }
   }
@@ -453,7 +414,7 @@ class Model {
   const int per_head, tile_tokens;
   Batch b{};
   Buffer<float> hidden;
-  QuantisedRows normal, attended, mixed, last;
+  Rows normal, attended, mixed, last;
   Buffer<uint16_t> query;
   Buffer<float> top, total, partial;  // what a group's prefix gave each token and head
   std::vector<std::unique_ptr<Scratch>> scratch;
@@ -532,7 +493,7 @@ void octavo_memory_free(void* memory, int64_t bytes) {
 
 // One matrix product, for tests and for measuring: x is float [rows][inputs], out is float [rows][outputs].
 void octavo_gemm(const octavo::Weight* w, const float* x, int32_t rows, int32_t wide, float* out) {
-  octavo::QuantisedRows q(rows, w->inputs, wide != 0);
+  octavo::Rows q(rows, w->inputs, octavo::Forms().add(*w), wide != 0);
   q.fit(rows);
   for (int r = 0; r < rows; ++r) q.store(wide != 0, r, 0, x + int64_t(r) * w->inputs, w->inputs);
   alignas(64) float product[octavo::kRows * octavo::kOut];

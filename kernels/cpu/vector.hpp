@@ -17,6 +17,7 @@ typedef uint32_t Words __attribute__((vector_size(32)));
 constexpr int kLanes = 8;
 
 inline Floats all(float x) { return Floats{x, x, x, x, x, x, x, x}; }
+inline Words same(uint32_t x) { return Words{x, x, x, x, x, x, x, x}; }
 
 template <class T>
 inline T load(const void* from) {
@@ -57,6 +58,20 @@ inline void store_bytes(void* to, Ints values) {
   typedef int8_t Bytes __attribute__((vector_size(8)));
   const Bytes bytes = __builtin_convertvector(values, Bytes);
   std::memcpy(to, &bytes, sizeof bytes);
+}
+
+inline float bf16_to_float(uint16_t h) {
+  const uint32_t bits = static_cast<uint32_t>(h) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+inline uint16_t float_to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;  // stays NaN
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 // 2^x for x <= 126 (below -126: 0): the whole part goes into the exponent, the rest, |f| <= 1/2, through a polynomial
