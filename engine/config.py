@@ -15,6 +15,8 @@ DEFAULT_GPU_FRACTION = 0.9
 """Of the memory that is free once the weights are loaded; the rest is for activations and other users of the device."""
 KV_DTYPES = ("bfloat16", "int8")
 MAX_THREADS = 1024
+WEIGHTS = ("auto", "int4", "int8", "bf16")
+"""Forms of weights in the C++ decoder."""
 DEFAULT_CAP_FACTOR = 4
 """By default the pool holds at most so many times what can run at once: more only costs bookkeeping."""
 
@@ -27,12 +29,19 @@ class EngineConfigError(ValueError):
 class EngineConfig:
     """Settings of one engine.
 
-    model: a folder, a .gguf file, or a hub id. dtype: "auto" is the fastest that the device runs well: on a CPU low-bit
-    weights in the C++ decoder ("low-bit" insists on them), elsewhere bfloat16 where it is multiplied natively.
+    `dtype` is torch's and `weights` the C++ decoder's: to set one is to ask for that path, so at most one of them may
+    be. Both "auto": the C++ decoder on a CPU where it can run the model, else torch.
     """
 
     model: str = ""
+    """A folder, a .gguf file, or a hub id."""
     dtype: str = "auto"
+    """float32, bfloat16, float16: weights, sums and KV in torch. "auto" there: bfloat16 where it is multiplied
+    natively, else float32."""
+    weights: str = "auto"
+    """bf16, int8, int4: the form of the C++ decoder's weights, made of the file's when it is loaded; what a GGUF file
+    has in as few bits stays as it is. int4 leaves 8 bits to q, k, v, head and tied embedding. "auto": a GGUF file's own
+    4 and 8 bits, else bf16."""
     device: str = "auto"
     """"auto": cuda when there is one, else cpu."""
     threads: int | None = None
@@ -96,6 +105,12 @@ class EngineConfig:
                 self._at_least_one(name, value)
         if self.kv_dtype not in KV_DTYPES:
             raise EngineConfigError(f"kv_dtype must be {' or '.join(KV_DTYPES)}, not {self.kv_dtype!r}.")
+        if self.weights not in WEIGHTS:
+            raise EngineConfigError(f"weights {self.weights!r} is unknown; choose {', '.join(WEIGHTS)}.")
+        if self.weights != "auto" and self.dtype != "auto":
+            raise EngineConfigError(
+                f"weights {self.weights} is for the C++ decoder, dtype {self.dtype} for torch; leave one of them out."
+            )
         if self.max_itl_ms is not None and not (isinstance(self.max_itl_ms, int | float) and self.max_itl_ms > 0):
             raise EngineConfigError(f"max_itl_ms must be above 0, not {self.max_itl_ms}.")
         if self.threads is not None and self.threads > MAX_THREADS:

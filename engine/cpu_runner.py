@@ -1,4 +1,4 @@
-"""Steps on a CPU through the C++ decoder: low-bit weights, one call a step.
+"""Steps on a CPU through the C++ decoder: weights of 4, 8 or 16 bits, one call a step.
 
 Owns the decoder (weights, KV pool, threads) and the grouping of sequences that share their leading blocks, so that a
 tenant's system prompt is read once a step and not once a chat. Same promises as engine.runner.Runner, and one more: a
@@ -13,6 +13,7 @@ from collections.abc import Sequence as SequenceOf
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 
@@ -20,8 +21,9 @@ from engine.config import EngineConfig, free_host_memory
 from engine.drawing import Drawing, merge
 from engine.flat_batch import BlockTableRows, FlatBatch
 from engine.models.config import ModelConfig
+from engine.models.decoder_weights import decoder_weights
 from engine.models.loader import open_folder
-from engine.models.low_bit import decoder_weights, load_tiles
+from engine.models.low_bit import load_tiles
 from engine.models.source import resolve
 from engine.runner import context_length
 from engine.sampler import Drawn, Sample, SamplingRows, uniforms
@@ -32,6 +34,9 @@ from kernels.cpu.decoder import ROUND_BLOCKS, Decoder, supports
 from kernels.cpu.decoder import Batch as DecoderBatch
 from kernels.cpu.kv_layout import BLOCK_SIZE, KvLayout
 
+log = structlog.get_logger(__name__)
+
+FORMS = {4: "int4", 8: "int8", 16: "bf16"}  # of weights, by their bits
 LOGITS_BYTES = 64 << 20
 """Memory of a step's logits, unless more sequences than that run at once. A step that wants more is cut in parts."""
 
@@ -42,7 +47,6 @@ class CpuRunner:
     def __init__(self, config: EngineConfig) -> None:
         folder = resolve(config.model)
         shape, tensors, self.revision = open_folder(folder)
-        self.dtype = "low-bit"
         self.vocab_size = shape.vocab_size
         self.eos_token_ids = frozenset(shape.eos_token_ids)
         self.max_model_len = context_length(config, shape.max_position)
@@ -55,7 +59,7 @@ class CpuRunner:
         self.threads = config.threads or len(os.sched_getaffinity(0))
         self._max_rows = max(config.max_num_seqs, min(config.token_budget, LOGITS_BYTES // (4 * self.vocab_size)))
         self._decoder = Decoder(
-            decoder_weights(shape, tensors, load_tiles(folder)),
+            decoder_weights(shape, tensors, load_tiles(folder), config.weights, _report_loading),
             num_blocks=self.num_blocks,
             max_tokens=config.token_budget,
             max_rows=self._max_rows,
@@ -68,8 +72,12 @@ class CpuRunner:
         self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
         self._host = np.empty((self.num_host_blocks, shape.num_layers, layout.block_bytes), np.uint8)
         self.isa = self._decoder.isa
+        self.weights = ", ".join(
+            f"{FORMS[bits]} {size >> 20} MiB" for bits, size in sorted(self._decoder.weight_bytes.items())
+        )
         self.block_bytes = block_bytes
         self.kv_layout = f"decoder {self.isa} {config.kv_dtype} {[shape.num_layers, layout.kv_heads, layout.head_dim]}"
+        self.kv_layout += f", weights {sorted(self._decoder.weight_bytes.items())}"
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._drawing = Drawing(config.max_num_seqs, self.vocab_size, sample_by(self._decoder.sample))
 
@@ -153,6 +161,10 @@ class CpuRunner:
 
     def close(self) -> None:
         self._decoder.close()
+
+
+def _report_loading(done: str) -> None:
+    log.info("weights.loading", done=done)
 
 
 def sample_by(draw: Callable[..., NDArray[np.int32]]) -> Sample:

@@ -37,7 +37,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--seed", type=int, default=0, metavar="N")
     options.add_argument("--stop", action="append", default=[], metavar="TEXT", help="may be given several times")
     options.add_argument("--ignore-eos", action="store_true", help="go on behind the model's own end")
-    options.add_argument("--dtype", default="auto", help="auto, low-bit (CPU), float32, bfloat16 or float16")
+    options.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16: through torch")
+    options.add_argument("--weights", default="auto", help="auto, int4, int8 or bf16: in the C++ decoder, on a CPU")
     options.add_argument("--device", default="auto", help="auto, cpu or cuda")
     options.add_argument("--stats", action="store_true", help="tokens and speed on stderr at the end")
     return options
@@ -72,7 +73,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         engine = LLMEngine(
-            EngineConfig(model=options.model, dtype=options.dtype, device=options.device, max_num_seqs=1)
+            EngineConfig(
+                model=options.model,
+                dtype=options.dtype,
+                weights=options.weights,
+                device=options.device,
+                max_num_seqs=1,
+            )
         )
         if options.raw:
             engine.add_request("text", engine.tokenizer.encode(text, special=True), params)

@@ -25,8 +25,8 @@ from engine.config import DEFAULT_CPU_KV_BYTES, KV_DTYPES, EngineConfig
 from engine.models.config import ModelError
 from engine.models.kv_shape import KvShape, read_shape
 
-BYTES = {"bfloat16": 2, "float16": 2, "low-bit": 2, "float32": 4}
-"""Bytes of a value in the KV cache by the engine's dtype; low-bit weights keep bfloat16 KV, or int8 where asked."""
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+"""Bytes of a value in the KV cache by torch's dtype; the C++ decoder keeps bfloat16 KV, or int8 where asked."""
 INT8_SCALE = 2
 """Bytes of the scale that an int8 key or value has."""
 BLOCK_SIZES = (8, 16, 32, 64, 128)
@@ -152,9 +152,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--dtype",
         choices=sorted(BYTES),
-        help="of the model, as the engine has it; default bfloat16, low-bit for int8 KV",
+        help="of the model in torch; default bfloat16, as in the C++ decoder",
     )
-    options.add_argument("--kv-dtype", choices=KV_DTYPES, default=KV_DTYPES[0], help="of keys and values, with low-bit")
+    options.add_argument("--kv-dtype", choices=KV_DTYPES, default=KV_DTYPES[0], help="of the C++ decoder's KV")
     options.add_argument("--prefix", type=int, action="append", metavar="N", help="tokens that sequences share")
     options.add_argument("--lengths", metavar="FILE", help='lines "length" or "length count", in tokens')
     options.add_argument("--worker", metavar="ID", help="take the lengths from a running worker, or from all")
@@ -174,9 +174,9 @@ def main(arguments: list[str] | None = None) -> int:
             if min(values, default=1) < 1:
                 raise PlanError(f"{name} must be 1 or more, not {min(values)}.")
         int8 = options.kv_dtype == "int8"
-        options.dtype = options.dtype or ("low-bit" if int8 else "bfloat16")
-        if int8 and options.dtype != "low-bit":
-            raise PlanError(f"--kv-dtype int8 goes with --dtype low-bit, not {options.dtype}.")
+        if int8 and options.dtype:
+            raise PlanError(f"--kv-dtype int8 is the C++ decoder's, --dtype {options.dtype} torch's; leave one out.")
+        options.dtype = options.dtype or "bfloat16"
         memory = parse_size(options.memory) if options.memory else DEFAULT_CPU_KV_BYTES
         lengths, source = _lengths(options)
         shape = read_shape(options.model)
@@ -222,11 +222,11 @@ def _model_lines(options: argparse.Namespace, shape: KvShape, memory: int) -> li
     size = options.block_size
     blocks = _blocks(options, shape, memory)
     tokens = [
-        ("bfloat16, float16, low-bit", shape.bytes_per_token(2)),
+        ("bfloat16, float16", shape.bytes_per_token(2)),
         ("float32", shape.bytes_per_token(4)),
-        ("low-bit with int8 KV", shape.bytes_per_token(1, INT8_SCALE)),
+        ("int8 KV", shape.bytes_per_token(1, INT8_SCALE)),
     ]
-    kind = options.dtype if options.kv_dtype == KV_DTYPES[0] else f"{options.dtype} with {options.kv_dtype} KV"
+    kind = options.dtype if options.kv_dtype == KV_DTYPES[0] else f"{options.kv_dtype} KV"
     return [
         f"{options.model}: {shape.layers} layers, {shape.kv_heads} KV heads of {shape.head_dim}, "
         f"context {shape.context:,}",

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 def load_runner(config: EngineConfig) -> ModelRunner:
     """The C++ decoder on a CPU where it can run the model, else torch: our own decoder, else transformers' modules.
 
-    dtype "auto" leaves the choice to us, "low-bit" insists on the C++ decoder, any other goes through torch. Raises
+    A dtype insists on torch, weights insist on the C++ decoder; "auto" for both leaves the choice to us. Raises
     ModelError, EngineConfigError.
     """
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", config.device):
@@ -28,21 +28,28 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     if config.device.startswith("cuda") and not torch.cuda.is_available():
         raise EngineConfigError(f"device {config.device}: torch finds no GPU here; leave the device out, or say cpu.")
     on_cpu = config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
-    if config.dtype == "low-bit" and not on_cpu:
-        raise EngineConfigError(f"dtype low-bit runs on a CPU only, not on the device {config.device!r}.")
+    insists = config.weights != "auto"
+    if insists and not on_cpu:
+        raise EngineConfigError(f"weights {config.weights} are for a CPU only, not for the device {config.device!r}.")
     shape, not_native = None, None
     try:
         shape = read_config(resolve(config.model))
     except NotNative as reason:
         not_native = str(reason)
-    if on_cpu and config.dtype in ("auto", "low-bit"):
+    if on_cpu and config.dtype == "auto":
         why_not = not_native if shape is None else CpuRunner.why_not(config, shape)
         if why_not is None:
             runner = CpuRunner(config)
-            log.info("runner.cpu", isa=runner.isa, threads=runner.threads, blocks=runner.num_blocks)
+            log.info(
+                "runner.cpu",
+                isa=runner.isa,
+                weights=runner.weights,
+                threads=runner.threads,
+                blocks=runner.num_blocks,
+            )
             return runner
-        if config.dtype == "low-bit":
-            raise EngineConfigError(f"dtype low-bit cannot run {config.model}: {why_not}.")
+        if insists:
+            raise EngineConfigError(f"weights {config.weights} cannot be had for {config.model}: {why_not}.")
         _no_int8(config, why_not)
         if shape is not None:
             log.warning("runner.torch", reason=why_not, lost="several times the speed on this CPU")

@@ -29,6 +29,7 @@ as 256. Where the decodes alone take longer, the least chunk of 16 prompt tokens
 ENGINE_SETTINGS = (
     "model",
     "dtype",
+    "weights",
     "device",
     "kv_dtype",
     "block_size",
@@ -66,7 +67,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--redis", default=env("REDIS_URL"), help="Redis, or sentinel://…/master/db [REDIS_URL]")
     name = env("OCTAVO_WORKER_NAME") or socket.gethostname()
     parser.add_argument("--name", default=name, help="what the worker's id begins with")
-    parser.add_argument("--dtype", default=env("OCTAVO_WORKER_DTYPE") or "auto")
+    parser.add_argument("--dtype", default=env("OCTAVO_WORKER_DTYPE") or "auto", help="float32, …: through torch")
+    weights = env("OCTAVO_WORKER_WEIGHTS") or EngineConfig.weights
+    parser.add_argument("--weights", default=weights, help="auto, int4, int8 or bf16: in the C++ decoder, on a CPU")
     parser.add_argument("--device", default=env("OCTAVO_WORKER_DEVICE") or "auto")
     kv_dtype = env("OCTAVO_WORKER_KV_DTYPE") or EngineConfig.kv_dtype
     parser.add_argument("--kv-dtype", default=kv_dtype, help="of keys and values on a CPU: bfloat16 or int8")

@@ -141,7 +141,7 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
         native = device.type == "cuda" or cpu_flags() & {"avx512_bf16", "amx_bf16"}
         return torch.bfloat16 if native else torch.float32
     if dtype not in DTYPES:
-        raise ModelError(f"dtype {dtype!r} is unknown; choose auto, low-bit (on a CPU), {', '.join(DTYPES)}.")
+        raise ModelError(f"dtype {dtype!r} is unknown; choose auto, {', '.join(DTYPES)}.")
     return DTYPES[dtype]
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from engine import EngineConfig, LLMEngine
+from engine.config import WEIGHTS
 from engine.cpu_runner import CpuRunner
 from engine.flat_batch import FlatBatch
 from engine.models.loader import load
@@ -22,7 +23,7 @@ from engine.sampling_params import SamplingParams, TokenLogprobs
 from engine.sequence import Sequence
 from kernels.api import AttentionMetadata, KVCache
 from tests.engine.hash_model import speculate
-from tests.engine.tiny import VOCAB, make_foreign, make_tiny
+from tests.engine.tiny import VOCAB, make_foreign, make_tiny, numeric
 
 SHARED = [(i * i * 7 + 3) % (VOCAB - 3) + 3 for i in range(150)]  # more than a round of blocks: decodes are grouped
 PROMPTS = {f"r{n}": SHARED + [(n * 31 + i * 5) % (VOCAB - 3) + 3 for i in range(n * 9 + 1)] for n in range(4)}
@@ -32,7 +33,7 @@ ASKED = {
     "r2": SamplingParams(max_tokens=20, seed=2, frequency_penalty=0.5, repetition_penalty=1.1, ignore_eos=True),
     "r3": SamplingParams(max_tokens=15, seed=3, temperature=1.3, prompt_logprobs=1, ignore_eos=True),
 }
-KINDS = ["float32", "bfloat16", "low-bit"]
+KINDS = ["float32", "bfloat16", "int8", "bf16"]
 MakeEngine = Callable[..., LLMEngine]
 
 
@@ -45,9 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=KINDS)
 def make_engine(request: pytest.FixtureRequest, folder: Path) -> MakeEngine:
     def make(**settings: Any) -> LLMEngine:
-        defaults = {"model": str(folder), "dtype": request.param, "device": "cpu", "batch_invariant": True}
+        defaults = {"model": str(folder), "device": "cpu", "batch_invariant": True, **numeric(request.param)}
         engine = LLMEngine(EngineConfig(**{**defaults, "num_blocks": 128, "token_budget": 256, **settings}))
-        assert isinstance(engine.runner, CpuRunner if request.param == "low-bit" else Runner)
+        assert isinstance(engine.runner, CpuRunner if request.param in WEIGHTS else Runner)
         return engine
 
     return make
@@ -157,8 +158,8 @@ def test_models_that_run_through_transformers_are_bit_equal_too(
     Heard(make(token_budget=37, max_num_seqs=4)).ask(names[::-1]).equals(alone, names)
 
 
-@pytest.mark.parametrize("dtype", KINDS)
-def test_prompt_logprobs_are_those_of_one_pass_over_the_prompt(folder: Path, dtype: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompt_logprobs_are_those_of_one_pass_over_the_prompt(folder: Path, kind: str) -> None:
     """C7, against the model in float32, called once and without an engine."""
     exact = load(str(folder), "float32")
     prompt = PROMPTS["r3"]
@@ -177,7 +178,7 @@ def test_prompt_logprobs_are_those_of_one_pass_over_the_prompt(folder: Path, dty
     wanted = [float(expected[i, token]) for i, token in enumerate(prompt[1:])]
 
     settings: dict[str, Any] = {"num_blocks": 64, "token_budget": 48, "max_num_seqs": 3}
-    engine = LLMEngine(EngineConfig(model=str(folder), dtype=dtype, device="cpu", **settings))
+    engine = LLMEngine(EngineConfig(model=str(folder), device="cpu", **numeric(kind), **settings))
     if isinstance(engine.runner, CpuRunner):
         engine.runner._max_rows = 10  # so that steps are cut in parts
     plain = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
@@ -188,6 +189,6 @@ def test_prompt_logprobs_are_those_of_one_pass_over_the_prompt(folder: Path, dty
         assert answer.prompt_logprobs is not None
         assert [one.token_id for one in answer.prompt_logprobs] == prompt[1:]
         off = [abs(one.logprob - right) for one, right in zip(answer.prompt_logprobs, wanted, strict=True)]
-        assert sum(off) / len(off) < {"float32": 1e-4, "bfloat16": 0.2, "low-bit": 0.2}[dtype]
-        if dtype != "bfloat16":
+        assert sum(off) / len(off) < {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.2, "bf16": 0.1}[kind]
+        if kind != "bfloat16":
             assert answer.token_ids == before.token_ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from engine.runner import Runner
 from engine.runners import load_runner
 from kernels.api import AttentionMetadata, KVCache
 from kernels.cpu.decoder import Batch
-from tests.engine.tiny import make_foreign, make_tiny
+from tests.engine.tiny import make_foreign, make_tiny, numeric
 
 SYSTEM = [SystemText("You answer for a shop that sells tents, boots and stoves. Be brief and kind. " * 12, "shop")]
 QUESTIONS = ["What is the capital of France?", "Name three colours.", "Do you sell boots?", "Why is the sky blue?"]
@@ -29,9 +30,10 @@ QUESTIONS = ["What is the capital of France?", "Name three colours.", "Do you se
 @pytest.fixture(scope="module", params=["bfloat16", "int8"])
 def make_engine(request: pytest.FixtureRequest, model_path: str) -> Callable[..., LLMEngine]:
     def make(**settings: object) -> LLMEngine:
-        defaults: dict = {"model": model_path, "device": "cpu", "num_blocks": 512, "dtype": "low-bit"}
-        defaults["kv_dtype"] = request.param
-        return LLMEngine(EngineConfig(**{**defaults, **settings}))
+        defaults: dict = {"model": model_path, "device": "cpu", "num_blocks": 512, "kv_dtype": request.param}
+        engine = LLMEngine(EngineConfig(**{**defaults, **settings}))
+        assert isinstance(engine.runner, CpuRunner)
+        return engine
 
     return make
 
@@ -47,11 +49,12 @@ def answers(engine: LLMEngine, questions: list[str], params: SamplingParams) -> 
     return tokens
 
 
-def test_auto_is_the_low_bit_decoder_and_it_answers_as_float32_does(model_path: str) -> None:
+@pytest.mark.parametrize("weights", ["auto", "bf16"])
+def test_auto_is_the_c_decoder_and_it_answers_as_float32_does(model_path: str, weights: str) -> None:
     """Questions whose answers do not hang on a near tie of two tokens."""
     questions = [[ChatMessage("user", text)] for text in ("What is the largest planet?", "Who wrote Hamlet?")]
     params = SamplingParams(temperature=0, max_tokens=12)
-    engine = LLMEngine(EngineConfig(model=model_path, device="cpu", num_blocks=64))
+    engine = LLMEngine(EngineConfig(model=model_path, device="cpu", num_blocks=64, weights=weights))
     assert isinstance(engine.runner, CpuRunner)
     exact = LLMEngine(EngineConfig(model=model_path, device="cpu", num_blocks=64, dtype="float32"))
     got = [answer.token_ids for answer in engine.generate(questions, params)]
@@ -130,8 +133,23 @@ def test_a_model_that_it_cannot_run_goes_through_torch_and_insisting_is_an_error
     folder = make_tiny(tmp_path / "odd")
     config = EngineConfig(model=str(folder), device="cpu", num_blocks=32)
     assert isinstance(load_runner(config), Runner)
-    with pytest.raises(EngineConfigError, match="head_dim 16"):
-        load_runner(EngineConfig(model=str(folder), device="cpu", num_blocks=32, dtype="low-bit"))
+    with pytest.raises(EngineConfigError, match=r"weights bf16 cannot be had for .*head_dim 16"):
+        load_runner(EngineConfig(model=str(folder), device="cpu", num_blocks=32, weights="bf16"))
+
+
+def test_blocks_of_other_weights_are_not_taken_for_ones_own(tmp_path: Path) -> None:
+    """Stored KV is found by revision and layout; the forms of one model round differently."""
+    folder = make_tiny(tmp_path / "m", head_dim=32)
+
+    def layout(weights: str) -> str:
+        runner = load_runner(EngineConfig(model=str(folder), device="cpu", num_blocks=8, weights=weights))
+        assert isinstance(runner, CpuRunner)
+        runner.close()
+        return runner.kv_layout
+
+    layouts = [layout(weights) for weights in ("int4", "int8", "bf16", "auto")]
+    assert len(set(layouts)) == 3
+    assert layouts[2] == layouts[3]
 
 
 def test_int8_keys_and_values_hold_nearly_twice_the_tokens_in_the_same_memory(
@@ -139,9 +157,7 @@ def test_int8_keys_and_values_hold_nearly_twice_the_tokens_in_the_same_memory(
 ) -> None:
     pools = {}
     for kv_dtype in ("bfloat16", "int8"):
-        config = EngineConfig(
-            model=model_path, device="cpu", dtype="low-bit", kv_dtype=kv_dtype, kv_memory_bytes=16 << 20, threads=1
-        )
+        config = EngineConfig(model=model_path, device="cpu", kv_dtype=kv_dtype, kv_memory_bytes=16 << 20, threads=1)
         runner = load_runner(config)
         assert isinstance(runner, CpuRunner)
         assert runner.num_blocks == (16 << 20) // runner.block_bytes
@@ -156,13 +172,14 @@ def test_int8_keys_and_values_hold_nearly_twice_the_tokens_in_the_same_memory(
 def test_int8_keys_and_values_are_refused_where_torch_would_compute(tmp_path: Path) -> None:
     """And not silently left as they were: who asked for them counts on the memory."""
     odd, fitting = make_tiny(tmp_path / "odd"), make_tiny(tmp_path / "fitting", head_dim=32)
-    for folder, dtype, why in (
+    for folder, kind, why in (
         (odd, "auto", "head_dim 16"),
-        (odd, "low-bit", "head_dim 16"),
+        (odd, "int8", "head_dim 16"),
         (fitting, "float32", "dtype float32 goes through torch"),
         (make_foreign(tmp_path / "foreign", "phi3"), "auto", "not phi3"),
     ):
-        config = EngineConfig(model=str(folder), device="cpu", num_blocks=32, dtype=dtype, kv_dtype="int8")
+        settings: Any = numeric(kind)
+        config = EngineConfig(model=str(folder), device="cpu", num_blocks=32, kv_dtype="int8", **settings)
         with pytest.raises(EngineConfigError, match=why) as error:
             load_runner(config)
         assert "\n" not in str(error.value)

@@ -57,6 +57,7 @@ def test_raw_text_is_continued_and_may_come_from_stdin(tiny_path: Path, capsys: 
         (["--model", "/does/not/exist", " \n\t "], 2, "the text is empty"),
         (["--model", "/does/not/exist", "hello", "--temperature", "-1"], 2, "temperature is out of range: -1.0"),
         (["--model", "/does/not/exist", "hello", "--device", "abacus"], 1, "device 'abacus' is not one"),
+        (["--model", "/does/not/exist", "hello", "--weights", "int3"], 1, "weights 'int3' is unknown"),
     ],
 )
 def test_what_cannot_work_is_one_line_on_stderr_and_a_status(

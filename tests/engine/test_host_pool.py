@@ -15,7 +15,7 @@ from engine.regions import Region
 from engine.sampling_params import SamplingParams
 from tests.engine.null_model import expected, null_engine
 from tests.engine.test_prefix_cache import ask, prompt_of
-from tests.engine.tiny import make_tiny
+from tests.engine.tiny import make_tiny, numeric
 
 SHORT = SamplingParams(max_tokens=2, temperature=0.0)
 
@@ -123,11 +123,11 @@ def test_a_prompt_restored_from_disk_sends_what_it_evicts_to_the_host_unharmed(t
     assert ask(engine, chat, regions=regions, params=SHORT) == (expected(chat, 2), 27)
 
 
-@pytest.mark.parametrize(("dtype", "kv_dtype"), [("float32", "bfloat16"), ("low-bit", "bfloat16"), ("low-bit", "int8")])
-def test_real_keys_and_values_survive_the_way_to_the_host_and_back(tmp_path: Path, dtype: str, kv_dtype: str) -> None:
+@pytest.mark.parametrize(("kind", "kv_dtype"), [("float32", "bfloat16"), ("int8", "bfloat16"), ("bf16", "int8")])
+def test_real_keys_and_values_survive_the_way_to_the_host_and_back(tmp_path: Path, kind: str, kv_dtype: str) -> None:
     model = str(make_tiny(tmp_path / "tiny", head_dim=32))
-    settings: dict[str, Any] = {"num_blocks": 12, "block_size": 16, "host_kv_memory_bytes": 1 << 22}
-    engine = LLMEngine(EngineConfig(model=model, dtype=dtype, kv_dtype=kv_dtype, device="cpu", **settings))
+    settings: Any = {"num_blocks": 12, "block_size": 16, "host_kv_memory_bytes": 1 << 22, **numeric(kind)}
+    engine = LLMEngine(EngineConfig(model=model, kv_dtype=kv_dtype, device="cpu", **settings))
     prompt = [3 + i * i % 350 for i in range(100)]
     params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
     (cold,) = engine.generate([prompt], params)

@@ -77,7 +77,7 @@ def test_int8_keys_and_values_take_what_the_decoder_takes_and_nearly_double_what
     assert row(lines, "bytes")[-1] == f"{block_bytes:,}"
     assert row(lines, "blocks") == ["blocks", f"{2**30 // block_bytes:,}"]
     assert 1.9 < 16 * 23_040 / block_bytes < 2
-    assert "1.0 GiB, low-bit with int8 KV, blocks of 16 tokens" in "\n".join(lines)
+    assert "1.0 GiB, int8 KV, blocks of 16 tokens" in "\n".join(lines)
 
 
 @given(
@@ -262,7 +262,7 @@ def test_a_damaged_gguf_file_is_said_in_one_line(tmp_path: Path, capsys: pytest.
         (["--model", "MODEL", "--kv-dtype", "int4"], "int4"),
         (
             ["--model", "MODEL", "--dtype", "float32", "--kv-dtype", "int8"],
-            "goes with --dtype low-bit, not float32",
+            "is the C++ decoder's, --dtype float32 torch's",
         ),
         (["--model", "MODEL", "--lengths", "/nowhere"], "/nowhere cannot be read (No such file or directory)"),
         (["--model", "MODEL", "--lengths", "x", "--worker", "y"], "leave one of them out"),

@@ -16,12 +16,13 @@ from safetensors import safe_open
 from structlog.testing import capture_logs
 
 from engine import EngineConfig, LLMEngine, SamplingParams
+from engine.config import WEIGHTS
 from engine.cpu_runner import CpuRunner
 from engine.prompt_store import PromptStore
 from engine.regions import Region
 from engine.runner import Runner
 from tests.engine.null_model import expected, null_engine
-from tests.engine.tiny import make_tiny
+from tests.engine.tiny import make_tiny, numeric
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 SECRET = "a-tenants-secret-salt"
@@ -79,15 +80,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("models") / "tiny", head_dim=32)
 
 
-@pytest.fixture(params=["float32", "bfloat16", "low-bit", "low-bit/int8"])
+@pytest.fixture(params=["float32", "bfloat16", "int8", "bf16/int8"])
 def make(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Callable[..., LLMEngine]:
-    dtype, _, kv_dtype = request.param.partition("/")
+    kind, _, kv_dtype = request.param.partition("/")
 
     def start(**settings: Any) -> LLMEngine:
-        defaults = {"model": str(model), "dtype": dtype, "device": "cpu", "num_blocks": 64, "threads": 1}
+        defaults = {"model": str(model), "device": "cpu", "num_blocks": 64, "threads": 1, **numeric(kind)}
         defaults["kv_dtype"] = kv_dtype or "bfloat16"
         engine = LLMEngine(EngineConfig(**{**defaults, "prompt_store": str(tmp_path / "store"), **settings}))
-        assert isinstance(engine.runner, CpuRunner if dtype == "low-bit" else Runner)
+        assert isinstance(engine.runner, CpuRunner if kind in WEIGHTS else Runner)
         return engine
 
     return start

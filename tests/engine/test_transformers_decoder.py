@@ -162,9 +162,9 @@ def test_transformers_is_imported_only_for_the_models_that_need_it(tmp_path: Pat
     assert result.returncode == 0, result.stderr
 
 
-def test_insisting_on_the_low_bit_decoder_names_what_it_cannot_run(foreign: Callable[[str], Path]) -> None:
+def test_asking_for_a_form_of_weights_names_what_the_decoder_cannot_run(foreign: Callable[[str], Path]) -> None:
     with pytest.raises(EngineConfigError, match="not gemma2"):
-        load_runner(EngineConfig(model=str(foreign("gemma2")), dtype="low-bit", device="cpu", num_blocks=8))
+        load_runner(EngineConfig(model=str(foreign("gemma2")), weights="int8", device="cpu", num_blocks=8))
 
 
 def refusal(path: Path) -> str:

@@ -50,3 +50,17 @@ def test_the_dtype_of_keys_and_values_comes_from_the_option_or_the_environment(m
 def test_a_dtype_of_keys_and_values_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "m", "--redis", "redis://127.0.0.1:1", "--kv-dtype", "int4"]) == 1
     assert capsys.readouterr().err == "kv_dtype must be bfloat16 or int8, not 'int4'.\n"
+
+
+def test_the_form_of_the_weights_comes_from_the_command_line_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _arguments([]).weights == "auto"
+    monkeypatch.setenv("OCTAVO_WORKER_WEIGHTS", "int4")
+    assert _arguments([]).weights == "int4"
+    assert _arguments(["--weights", "bf16"]).weights == "bf16"
+
+
+def test_a_form_that_does_not_exist_ends_the_worker_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "m", "--redis", "redis://nowhere", "--weights", "int3"]) == 1
+    assert capsys.readouterr().err == "weights 'int3' is unknown; choose auto, int4, int8, bf16.\n"

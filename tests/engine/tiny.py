@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from engine.config import WEIGHTS
+
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'"
     " }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -139,6 +141,11 @@ def make_tiny(
         where.update(dict.fromkeys(part, name))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
     return folder
+
+
+def numeric(kind: str) -> dict[str, str]:
+    """An engine's settings for one of the C++ decoder's forms of weights, or for one of torch's dtypes."""
+    return {"weights" if kind in WEIGHTS else "dtype": kind}
 
 
 def make_foreign(folder: Path, model_type: str, *, seed: int = 0, **config: Any) -> Path:
