@@ -1,6 +1,6 @@
 """The engine in-process, without Redis and HTTP, on four workloads; with transformers beside it on the third.
 
-    python -m bench.engine [--model PATH] [--dtype low-bit --dtype bfloat16] [--only steps] [--scale 0.125]
+    python -m bench.engine [--model PATH] [--weights auto --dtype bfloat16] [--only steps] [--scale 0.125]
 
 - steps: a step of sequences that decode, and prefill;
 - chats: conversations of several tenants that share their tenant's system prompt;
@@ -8,8 +8,9 @@
   `--scale` of them; transformers' `generate` and `generate_batch` do the same ones (`--no-peers` leaves them out);
 - prefix: a step of 16 sequences whose first 512 to 4,096 tokens are shared, or only equally long.
 
-Every dtype is one column, measured one after the other in one run; the last column is the first over the last. Steps
-are timed from outside `LLMEngine.step`, so schedule, sampling and detokenizing are in.
+Every form of the C++ decoder's weights (--weights) and every dtype of torch (--dtype) is one column, measured one after
+the other in one run; the last column is the first over the last. Steps are timed from outside `LLMEngine.step`, so
+schedule, sampling and detokenizing are in.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from bench import peers
 from bench.load import NOUNS
 from bench.null import NullRunner
 from engine import EngineConfig, LLMEngine, SamplingParams
+from engine.config import WEIGHTS
 from engine.protocol import ChatMessage, SystemText
 from ops.setup import MODEL_DIR
 
@@ -225,9 +227,10 @@ def write_pool(engine: LLMEngine) -> None:
 
 
 def make(args: argparse.Namespace, dtype: str, **settings: Any) -> LLMEngine:
-    dtype, _, kv_dtype = dtype.partition("/")
+    form, _, kv_dtype = dtype.partition("/")
+    path: dict[str, Any] = {"weights" if form in WEIGHTS else "dtype": form}
     kv_dtype = kv_dtype or EngineConfig.kv_dtype
-    return LLMEngine(EngineConfig(model=args.model, dtype=dtype, kv_dtype=kv_dtype, device="cpu", **settings))
+    return LLMEngine(EngineConfig(model=args.model, kv_dtype=kv_dtype, device="cpu", **path, **settings))
 
 
 def close(engine: LLMEngine) -> None:
@@ -297,14 +300,15 @@ SECTIONS = {"steps": steps, "chats": chats, "random": random_lengths, "prefix": 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(MODEL_DIR))
-    parser.add_argument("--dtype", action="append", help="default: low-bit and bfloat16; low-bit/int8: with such KV")
+    parser.add_argument("--weights", dest="dtype", action="append", help="default: auto; auto/int8: with such KV")
+    parser.add_argument("--dtype", action="append", help="default: bfloat16")
     parser.add_argument("--only", action="append", choices=list(SECTIONS), help="may be given several times")
     parser.add_argument("--scale", type=float, default=1 / 32, help="of the 256 random requests; default 1/32")
     parser.add_argument("--no-peers", dest="peers", action="store_false")
     parser.add_argument("--peer-dtype", action="append", choices=["bfloat16", "float32"], help="default: bfloat16")
     parser.add_argument("--json", help="write the figures here as well")
     args = parser.parse_args(argv or [])
-    args.dtype = args.dtype or ["low-bit", "bfloat16"]
+    args.dtype = args.dtype or ["auto", "bfloat16"]
     tables = {name: run(args) for name, run in SECTIONS.items() if not args.only or name in args.only}
     if args.json:
         Path(args.json).write_text(json.dumps({name: vars(table) for name, table in tables.items()}))

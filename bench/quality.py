@@ -1,10 +1,11 @@
 """What each numeric path costs in quality: perplexity and agreement with float32 transformers on a text of our own.
 
-    python -m bench.quality [--model PATH] [--dtype low-bit --dtype low-bit/int8 --dtype bfloat16 --dtype float32]
+    python -m bench.quality [--model PATH] [--weights int4 --weights auto/int8] [--dtype bfloat16 --dtype float32]
 
-low-bit/int8 has its keys and values in int8 too.
+auto/int8 has its keys and values in int8 too.
 Every token of bench/quality.txt is predicted from all before it. `agree`: how often the likeliest token is the one of
-the float32 reference; `KL`: mean divergence from it in nats; `perplexity`: of the text, and its rise.
+the float32 reference; `KL`: mean divergence from it in nats; `perplexity`: of the text, and its rise. A row for each of
+the C++ decoder's forms of weights, and for each of torch's dtypes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 
 from engine import EngineConfig
+from engine.config import WEIGHTS
 from engine.cpu_runner import CpuRunner
 from engine.models.loader import load
 from engine.runners import load_runner
@@ -40,12 +43,13 @@ def reference(model: str, ids: list[int]) -> Tensor:
     return logits.float()
 
 
-def low_bit(model: str, ids: list[int], kv_dtype: str) -> Tensor:
+def through_decoder(model: str, ids: list[int], form: str) -> Tensor:
     count = len(ids)
+    weights, _, kv_dtype = form.partition("/")
     config = EngineConfig(
         model=model,
-        dtype="low-bit",
-        kv_dtype=kv_dtype,
+        weights=weights,
+        kv_dtype=kv_dtype or EngineConfig.kv_dtype,
         device="cpu",
         num_blocks=-(-count // 16),
         token_budget=count,
@@ -54,7 +58,7 @@ def low_bit(model: str, ids: list[int], kv_dtype: str) -> Tensor:
     runner = load_runner(config)
     assert isinstance(runner, CpuRunner)
     rows = np.arange(count, dtype=np.int32)
-    return torch.from_numpy(
+    logits = torch.from_numpy(
         runner._decoder.step(
             Batch(
                 ids=np.array(ids, np.int32),
@@ -67,6 +71,8 @@ def low_bit(model: str, ids: list[int], kv_dtype: str) -> Tensor:
             )
         )
     )
+    runner.close()
+    return logits
 
 
 def through_torch(model: str, ids: list[int], dtype: str) -> Tensor:
@@ -93,26 +99,28 @@ def perplexity(logits: Tensor, ids: list[int]) -> float:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(MODEL_DIR))
-    parser.add_argument("--dtype", action="append", help="default: those above")
+    parser.add_argument("--weights", action="append", help="default: auto, int4, int8, bf16 and auto/int8")
+    parser.add_argument("--dtype", action="append", help="default: bfloat16 and float32")
     args = parser.parse_args(argv or [])
+    if args.weights is None and args.dtype is None:
+        args.weights, args.dtype = [*WEIGHTS, "auto/int8"], ["bfloat16", "float32"]
     ids = Tokenizer.load(args.model).encode(TEXT.read_text())
     exact = reference(args.model, ids)
     base = perplexity(exact, ids)
     print(f"{len(ids)} tokens, float32 transformers: perplexity {base:.3f}")
-    print(f"{'':12}{'perplexity':>12}{'rise':>10}{'agree':>10}{'KL':>12}")
-    for dtype in args.dtype or ["low-bit", "low-bit/int8", "bfloat16", "float32"]:
-        kind, _, kv_dtype = dtype.partition("/")
-        if kind == "low-bit":
-            got = low_bit(args.model, ids, kv_dtype or EngineConfig.kv_dtype)
-        else:
-            got = through_torch(args.model, ids, dtype)
+    print(f"{'':20}{'perplexity':>12}{'rise':>10}{'agree':>10}{'KL':>12}")
+    rows: list[tuple[str, Callable[[str, list[int], str], Tensor], str]]
+    rows = [(f"weights {weights}", through_decoder, weights) for weights in args.weights or []]
+    rows += [(f"dtype {dtype}", through_torch, dtype) for dtype in args.dtype or []]
+    for name, path, form in rows:
+        got = path(args.model, ids, form)
         here = perplexity(got, ids)
         agree = (got.argmax(-1) == exact.argmax(-1)).float().mean().item()
         divergence = torch.nn.functional.kl_div(
             got.log_softmax(-1), exact.log_softmax(-1), log_target=True, reduction="none"
         )
         kl = divergence.sum(-1).mean().item()
-        print(f"{dtype:12}{here:>12.3f}{here / base - 1:>10.2%}{agree:>10.1%}{kl:>12.5f}")
+        print(f"{name:20}{here:>12.3f}{here / base - 1:>10.2%}{agree:>10.1%}{kl:>12.5f}")
     return 0
 
 
