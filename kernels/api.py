@@ -13,12 +13,27 @@ the last tokens of its context of seq_lens[s] tokens. Decode is the case of one 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernels import fixed_order, torch_ops, torch_paged
+from kernels import fixed_order, torch_ops
+from kernels.quantised import LARGEST
+
+
+def _path(x: Tensor) -> ModuleType:
+    """The module that works on x's device."""
+    return _triton() if x.is_cuda else torch_ops
+
+
+@cache
+def _triton() -> ModuleType:
+    # Imported when the first tensor on a GPU comes: triton takes a second, and a machine without one may not have it.
+    return import_module("kernels.triton")
 
 
 @dataclass
@@ -45,14 +60,25 @@ class AttentionMetadata:
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """K and V of one layer, each [num_blocks, block_size, num_kv_heads, head_dim]."""
+    """K and V of one layer, each [num_blocks, block_size, num_kv_heads, head_dim].
+
+    Where they are int8 or float8_e4m3fn, k_scale and v_scale, float32 [num_blocks, block_size, num_kv_heads], say what
+    a token's head is to be multiplied with; elsewhere these are None.
+    """
 
     k: Tensor
     v: Tensor
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
 
 
 class KVCache:
-    """The pool of all layers: one tensor [2, num_layers, num_blocks, block_size, num_kv_heads, head_dim], zeroed."""
+    """The pool of all layers: one tensor [2, num_layers, num_blocks, block_size, num_kv_heads, head_dim], zeroed.
+
+    dtype: float32, bfloat16 or float16; or int8 or float8_e4m3fn, with `scales` float32 [2, num_layers, num_blocks,
+    block_size, num_kv_heads] beside it, in memory a head's tokens of a block next to each other, as attention reads
+    them. ValueError for any other.
+    """
 
     def __init__(
         self,
@@ -64,12 +90,23 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16, *LARGEST):
+            raise ValueError(f"a KV cache cannot be {dtype}; choose float32, bfloat16, float16, int8 or float8_e4m3fn.")
         shape = (2, num_layers, num_blocks, block_size, num_kv_heads, head_dim)
         self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.scales: Tensor | None = None
+        if dtype in LARGEST:
+            by_head = torch.zeros(2, num_layers, num_blocks, num_kv_heads, block_size, device=device)
+            self.scales = by_head.transpose(-1, -2)
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._layers = [CacheLayer(self.data[0, i], self.data[1, i]) for i in range(num_layers)]
+        pairs = [(self.data[0, i], self.data[1, i]) for i in range(num_layers)]
+        scales = self.scales
+        self._layers = [
+            CacheLayer(k, v) if scales is None else CacheLayer(k, v, scales[0, i], scales[1, i])
+            for i, (k, v) in enumerate(pairs)
+        ]
 
     def layer(self, index: int) -> CacheLayer:
         return self._layers[index]
@@ -77,7 +114,7 @@ class KVCache:
 
 def write_kv(k: Tensor, v: Tensor, layer: CacheLayer, slot_mapping: Tensor) -> None:
     """Store k and v, each [T, num_kv_heads, head_dim], in their slots; rows of slot -1 are dropped."""
-    torch_paged.write_kv(k, v, layer.k, layer.v, slot_mapping)
+    _path(k).write_kv(k, v, layer, slot_mapping)
 
 
 def paged_attention(
@@ -98,8 +135,9 @@ def paged_attention(
     outside the windows of a sequence's rows are not looked at. softcap: scaled scores s become softcap * tanh(s /
     softcap) before the softmax (Gemma 2, arXiv 2408.00118, section 2).
     """
-    path = fixed_order if meta.fixed_order else torch_paged
-    return path.paged_attention(q, layer.k, layer.v, meta, scale, window, softcap)
+    path = fixed_order if meta.fixed_order else _path(q)
+    out: Tensor = path.paged_attention(q, layer, meta, scale, window=window, softcap=softcap)
+    return out
 
 
 def add_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -108,7 +146,8 @@ def add_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float)
     x, residual: [T, hidden], contiguous; both may be overwritten with the results. weight [hidden]. The norm is x over
     its root mean square (arXiv 1910.07467), computed in float32 and rounded once.
     """
-    return torch_ops.add_rms_norm(x, residual, weight, eps)
+    out: tuple[Tensor, Tensor] = _path(x).add_rms_norm(x, residual, weight, eps)
+    return out
 
 
 def rope_write_kv(
@@ -129,14 +168,16 @@ def rope_write_kv(
     k, before they are rotated.
     Rows of slot -1 are not stored.
     """
-    return torch_ops.rope_write_kv(qkv, rotation, layer, slot_mapping, num_heads, norms=norms, eps=eps)
+    out: Tensor = _path(qkv).rope_write_kv(qkv, rotation, layer, slot_mapping, num_heads, norms=norms, eps=eps)
+    return out
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up, [T, n], for [T, 2 * n] whose rows are gate, then up."""
-    return torch_ops.silu_mul(gate_up)
+    out: Tensor = _path(gate_up).silu_mul(gate_up)
+    return out
 
 
 def copy_blocks(cache: KVCache, src: Tensor, dst: Tensor) -> None:
     """Copy whole blocks src[i] -> dst[i] (int64 [N] each) in every layer; no dst may also be a src or occur twice."""
-    cache.data[:, :, dst] = cache.data[:, :, src]
+    _path(cache.data).copy_blocks(cache, src, dst)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from kernels.quantised import dequantise
+
 if TYPE_CHECKING:
-    from kernels.api import AttentionMetadata
+    from kernels.api import AttentionMetadata, CacheLayer
 
 TILE = 16
 """Rows of every product, here and in the model: few enough that a lone sequence does not pay for many."""
@@ -41,10 +43,10 @@ class _Tile:
 
 def paged_attention(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    layer: CacheLayer,
     meta: AttentionMetadata,
     scale: float,
+    *,
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
@@ -54,13 +56,13 @@ def paged_attention(
         meta.plan = {}
     tiles = meta.plan.get(window)
     if tiles is None:
-        tiles = meta.plan[window] = make_plan(meta, q.shape[0], k_cache.shape[1], window)
+        tiles = meta.plan[window] = make_plan(meta, q.shape[0], layer.k.shape[1], window)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     for tile in tiles:
         size = tile.stop - tile.start
         rows = q.new_zeros(TILE, *q.shape[1:])
         rows[:size] = q[tile.start : tile.stop]
-        out[tile.start : tile.stop] = _attend(rows, k_cache, v_cache, tile, scale, softcap)[:size]
+        out[tile.start : tile.stop] = _attend(rows, layer, tile, scale, softcap)[:size]
     return out
 
 
@@ -102,9 +104,9 @@ def _split_blocks(block_size: int) -> int:
     return max(1, SPLIT_TOKENS // block_size)
 
 
-def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, tile: _Tile, scale: float, softcap: float | None) -> Tensor:
+def _attend(q: Tensor, layer: CacheLayer, tile: _Tile, scale: float, softcap: float | None) -> Tensor:
     """q [TILE, num_heads, head_dim] -> the same shape, float32."""
-    block_size, kv_heads, dim = k_cache.shape[1:]
+    block_size, kv_heads, dim = layer.k.shape[1:]
     split = _split_blocks(block_size)
     tokens = split * block_size
     queries = (q.float() * scale).reshape(TILE * kv_heads, -1, dim)
@@ -116,7 +118,7 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, tile: _Tile, scale: flo
         at = torch.arange(number * tokens, (number + 1) * tokens, device=q.device) + tile.first
         unseen = (at < tile.begin[:, None]) | (at >= tile.end[:, None])
         blocks = tile.blocks[:, number * split : (number + 1) * split]
-        k, v = (_gather(cache, blocks, unseen) for cache in (k_cache, v_cache))
+        k, v = _gather(layer.k, layer.k_scale, blocks, unseen), _gather(layer.v, layer.v_scale, blocks, unseen)
         scores = torch.bmm(queries, k.transpose(1, 2))
         if softcap is not None:
             scores = scores.div_(softcap).tanh_().mul_(softcap)
@@ -131,8 +133,11 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, tile: _Tile, scale: flo
     return (out / total.clamp(min=torch.finfo(torch.float32).tiny)[..., None]).view(q.shape)
 
 
-def _gather(cache: Tensor, blocks: Tensor, unseen: Tensor) -> Tensor:
+def _gather(cache: Tensor, scales: Tensor | None, blocks: Tensor, unseen: Tensor) -> Tensor:
     """The tokens of each row's blocks, float32 [TILE * kv_heads, tokens, head_dim]; 0 where the row does not look."""
     kv_heads, dim = cache.shape[2:]
-    found = cache[blocks].view(TILE, -1, kv_heads, dim).masked_fill(unseen[:, :, None, None], 0.0)
+    found = cache[blocks]
+    if scales is not None:
+        found = dequantise(found, scales[blocks], torch.float32)
+    found = found.view(TILE, -1, kv_heads, dim).masked_fill(unseen[:, :, None, None], 0.0)
     return found.float().transpose(1, 2).reshape(TILE * kv_heads, -1, dim)

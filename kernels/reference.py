@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from kernels.quantised import LARGEST, LEAST
+
 if TYPE_CHECKING:
     from kernels.api import AttentionMetadata, CacheLayer
 
@@ -18,23 +20,33 @@ def write_kv(k: Tensor, v: Tensor, layer: CacheLayer, slot_mapping: Tensor) -> N
     block_size = layer.k.shape[1]
     for row, slot in enumerate(slot_mapping.tolist()):
         if slot >= 0:
-            layer.k[slot // block_size, slot % block_size] = k[row]
-            layer.v[slot // block_size, slot % block_size] = v[row]
+            place = slot // block_size, slot % block_size
+            for new, cache, scales in ((k[row], layer.k, layer.k_scale), (v[row], layer.v, layer.v_scale)):
+                if scales is not None:
+                    scales[place] = new.float().abs().amax(-1).clamp(min=LEAST) / LARGEST[cache.dtype]
+                    new = new.float() / scales[place][:, None]
+                    new = new.round() if cache.dtype == torch.int8 else new
+                cache[place] = new.to(cache.dtype)
 
 
-def context(cache: Tensor, block_table: Tensor, length: int) -> Tensor:
+def context(cache: Tensor, scales: Tensor | None, block_table: Tensor, length: int) -> Tensor:
     """The first `length` tokens of a sequence, float32 [length, num_kv_heads, head_dim].
 
     A table entry that is no block stands for one that was given back: its tokens come out as NaN.
     """
     num_blocks, block_size = cache.shape[:2]
-    lost = torch.full(cache.shape[2:], float("nan"), dtype=cache.dtype, device=cache.device)
+    lost = torch.full(cache.shape[2:], float("nan"), device=cache.device)
     blocks = block_table.tolist()
-    slots = [
-        cache[block, i % block_size] if 0 <= (block := blocks[i // block_size]) < num_blocks else lost
-        for i in range(length)
-    ]
-    return torch.stack(slots).float()
+    tokens = []
+    for i in range(length):
+        block, offset = blocks[i // block_size], i % block_size
+        if not 0 <= block < num_blocks:
+            tokens.append(lost)
+        elif scales is None:
+            tokens.append(cache[block, offset].float())
+        else:
+            tokens.append(cache[block, offset].float() * scales[block, offset][:, None])
+    return torch.stack(tokens)
 
 
 def paged_attention(
@@ -53,8 +65,8 @@ def paged_attention(
     for s, length in enumerate(meta.seq_lens.tolist()):
         if length == 0:
             continue
-        keys = context(layer.k, meta.block_tables[s], length).repeat_interleave(group, dim=1)
-        values = context(layer.v, meta.block_tables[s], length).repeat_interleave(group, dim=1)
+        keys = context(layer.k, layer.k_scale, meta.block_tables[s], length).repeat_interleave(group, dim=1)
+        values = context(layer.v, layer.v_scale, meta.block_tables[s], length).repeat_interleave(group, dim=1)
         num_rows = starts[s + 1] - starts[s]
         for i in range(num_rows):
             stop = length - num_rows + i + 1

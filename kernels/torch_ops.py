@@ -1,4 +1,4 @@
-"""What a decoder layer does beside its matrices and its attention, in plain torch."""
+"""The plain-torch path: what a decoder layer does beside its matrices; the cache and attention are torch_paged's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own usual name
 from torch import Tensor
 
-from kernels import torch_paged
+from kernels.torch_paged import copy_blocks, paged_attention, write_kv
 
 if TYPE_CHECKING:
     from kernels.api import CacheLayer
+
+__all__ = ["add_rms_norm", "copy_blocks", "paged_attention", "rope_write_kv", "silu_mul", "write_kv"]
 
 
 def add_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -42,7 +44,7 @@ def rope_write_kv(
     if rotation is not None:
         cos, sin = (part.to(qkv.dtype).unsqueeze(1) for part in rotation)
         heads = rotate(heads, cos, sin)
-    torch_paged.write_kv(heads[:, num_heads:], qkv[:, turned:], layer.k, layer.v, slot_mapping)
+    write_kv(heads[:, num_heads:], qkv[:, turned:], layer, slot_mapping)
     return heads[:, :num_heads]
 
 

@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own usual name
 from torch import Tensor
 
+from kernels.quantised import dequantise, quantise
+
 if TYPE_CHECKING:
-    from kernels.api import AttentionMetadata
+    from kernels.api import AttentionMetadata, CacheLayer, KVCache
 
 # A batch of decodes is split when more than this share of what it gathers would be padding.
 MAX_PADDING = 0.25
@@ -69,26 +71,43 @@ class Plan:
     padded: bool
 
 
-def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(k: Tensor, v: Tensor, layer: CacheLayer, slot_mapping: Tensor) -> None:
     if slot_mapping.numel() == 0:
         return
     if int(slot_mapping.min()) < 0:
         used = slot_mapping >= 0
         slot_mapping, k, v = slot_mapping[used], k[used], v[used]
-    block_size = k_cache.shape[1]
-    for new, cache in ((k.to(k_cache.dtype), k_cache), (v.to(v_cache.dtype), v_cache)):
-        if cache.stride(0) == block_size * cache.stride(1):
-            cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, new)
+    for new, cache, scales in ((k, layer.k, layer.k_scale), (v, layer.v, layer.v_scale)):
+        if scales is None:
+            _store(new.to(cache.dtype), cache, slot_mapping)
         else:
-            cache[slot_mapping // block_size, slot_mapping % block_size] = new
+            values, scale = quantise(new, cache.dtype)
+            # As bytes: torch has no scatter of eight-bit floats.
+            _store(values.view(torch.int8), cache.view(torch.int8), slot_mapping)
+            _store(scale, scales, slot_mapping)
+
+
+def _store(new: Tensor, cache: Tensor, slot_mapping: Tensor) -> None:
+    block_size = cache.shape[1]
+    if cache.stride(0) == block_size * cache.stride(1):
+        cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, new)
+    else:
+        cache[slot_mapping // block_size, slot_mapping % block_size] = new
+
+
+def copy_blocks(cache: KVCache, src: Tensor, dst: Tensor) -> None:
+    data = cache.data.view(torch.int8) if cache.data.itemsize == 1 else cache.data
+    data[:, :, dst] = data[:, :, src]
+    if cache.scales is not None:
+        cache.scales[:, :, dst] = cache.scales[:, :, src]
 
 
 def paged_attention(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    layer: CacheLayer,
     meta: AttentionMetadata,
     scale: float,
+    *,
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
@@ -96,15 +115,16 @@ def paged_attention(
         meta.plan = {}
     plan = meta.plan.get(window)
     if plan is None:
-        plan = meta.plan[window] = make_plan(meta, q.shape[0], k_cache.shape[1], k_cache.dtype, window)
+        dtype = layer.k.dtype if layer.k_scale is None else q.dtype
+        plan = meta.plan[window] = make_plan(meta, q.shape[0], layer.k.shape[1], dtype, window)
     if len(plan.decodes) == 1 and plan.decodes[0].whole:
-        return _attend_decodes(q, k_cache, v_cache, plan.decodes[0], scale, softcap)
+        return _attend_decodes(q, layer, plan.decodes[0], scale, softcap)
     out = q.new_zeros(q.shape) if plan.padded else q.new_empty(q.shape)
     for decodes in plan.decodes:
-        out.index_copy_(0, decodes.rows, _attend_decodes(q[decodes.rows], k_cache, v_cache, decodes, scale, softcap))
+        out.index_copy_(0, decodes.rows, _attend_decodes(q[decodes.rows], layer, decodes, scale, softcap))
     for chunk in plan.chunks:
         rows = slice(chunk.start, chunk.stop)
-        out[rows] = _attend_chunk(q[rows], k_cache, v_cache, chunk, scale, softcap)
+        out[rows] = _attend_chunk(q[rows], layer, chunk, scale, softcap)
     return out
 
 
@@ -219,25 +239,31 @@ def _gather(cache: Tensor, blocks: Tensor, out: Tensor) -> Tensor:
     """
     rows, target = cache.view(cache.shape[0], -1), out.view(blocks.numel(), -1)
     size = rows.element_size()
+    if size == 1:
+        rows, target = rows.view(torch.int8), target.view(torch.int8)
     if not any(n * size % 8 for n in (rows.shape[1], rows.stride(0), rows.storage_offset())):
         rows, target = rows.view(torch.int64), target.view(torch.int64)
     torch.index_select(rows, 0, blocks.reshape(-1), out=target)
     return out
 
 
+def _values(gathered: Tensor, scales: Tensor | None, blocks: Tensor, dtype: torch.dtype) -> Tensor:
+    """The gathered tokens as numbers to compute with."""
+    return gathered if scales is None else dequantise(gathered, scales[blocks.reshape(-1)].flatten(0, 1), dtype)
+
+
 def _room(cache: Tensor, blocks: Tensor) -> Tensor:
     return cache.new_empty(blocks.numel() * cache.shape[1], *cache.shape[2:])
 
 
-def _attend_decodes(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, decodes: _Decodes, scale: float, softcap: float | None
-) -> Tensor:
+def _attend_decodes(q: Tensor, layer: CacheLayer, decodes: _Decodes, scale: float, softcap: float | None) -> Tensor:
     """One row each: q [D, num_heads, head_dim] -> the same shape."""
-    count, kv_heads, dim = q.shape[0], k_cache.shape[2], k_cache.shape[3]
+    count, kv_heads, dim = q.shape[0], layer.k.shape[2], layer.k.shape[3]
+    blocks = decodes.blocks
     if decodes.scratch is None:
-        decodes.scratch = (_room(k_cache, decodes.blocks), _room(v_cache, decodes.blocks))
-    k = _gather(k_cache, decodes.blocks, decodes.scratch[0])
-    v = _gather(v_cache, decodes.blocks, decodes.scratch[1])
+        decodes.scratch = (_room(layer.k, blocks), _room(layer.v, blocks))
+    k = _values(_gather(layer.k, blocks, decodes.scratch[0]), layer.k_scale, blocks, q.dtype)
+    v = _values(_gather(layer.v, blocks, decodes.scratch[1]), layer.v_scale, blocks, q.dtype)
     # Masking alone does not keep a NaN out: -inf + NaN is NaN in the scores, and 0 * NaN in the sum.
     k.index_fill_(0, decodes.hidden, 0.0)
     v.index_fill_(0, decodes.hidden, 0.0)
@@ -250,16 +276,17 @@ def _attend_decodes(
     return attended.reshape(count, -1, dim).to(q.dtype)
 
 
-def _attend_chunk(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, chunk: _Chunk, scale: float, softcap: float | None
-) -> Tensor:
+def _attend_chunk(q: Tensor, layer: CacheLayer, chunk: _Chunk, scale: float, softcap: float | None) -> Tensor:
     """The rows of one sequence: q [n, num_heads, head_dim] -> the same shape."""
     n, heads, dim = q.shape
-    kv_heads = k_cache.shape[2]
+    kv_heads = layer.k.shape[2]
     group = heads // kv_heads
     seen = slice(chunk.skip, chunk.skip + chunk.length)
-    k = _gather(k_cache, chunk.blocks, _room(k_cache, chunk.blocks))[seen].transpose(0, 1)
-    v = _gather(v_cache, chunk.blocks, _room(v_cache, chunk.blocks))[seen].transpose(0, 1)
+    k, v = (
+        _values(_gather(cache, chunk.blocks, _room(cache, chunk.blocks)), scales, chunk.blocks, q.dtype)[seen]
+        for cache, scales in ((layer.k, layer.k_scale), (layer.v, layer.v_scale))
+    )
+    k, v = k.transpose(0, 1), v.transpose(0, 1)
     queries = q.to(k.dtype).reshape(n, kv_heads, group, dim).permute(1, 2, 0, 3)
     if softcap is not None:
         attended = _attend_capped(queries, k[:, None], v[:, None], chunk.mask, scale, softcap)
