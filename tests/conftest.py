@@ -12,6 +12,10 @@ import pytest
 
 from tests.stack import Stack, started
 
+# Triton's kernels run through its interpreter, on the CPU. Triton looks at this once, when it is imported, which
+# transformers does: so it is said before any test.
+os.environ["TRITON_INTERPRET"] = "1"
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -1,0 +1,13 @@
+"""The GPU path: the functions of kernels.api over Triton kernels, each one launch.
+
+Promises, beside those of the API: no read of the device by the host, so that a step can be captured in a CUDA graph,
+and no compilation once a model's shapes have been seen, whatever the number of rows, sequences or tokens.
+"""
+
+from __future__ import annotations
+
+from kernels.triton import needed  # noqa: F401  says first, and clearly, where triton is missing
+from kernels.triton.cache import copy_blocks, write_kv
+from kernels.triton.rows import add_rms_norm, rope_write_kv, silu_mul
+
+__all__ = ["add_rms_norm", "copy_blocks", "rope_write_kv", "silu_mul", "write_kv"]
