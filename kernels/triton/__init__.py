@@ -9,5 +9,6 @@ from __future__ import annotations
 from kernels.triton import needed  # noqa: F401  says first, and clearly, where triton is missing
 from kernels.triton.cache import copy_blocks, write_kv
 from kernels.triton.rows import add_rms_norm, rope_write_kv, silu_mul
+from kernels.triton.sampling import pick
 
-__all__ = ["add_rms_norm", "copy_blocks", "rope_write_kv", "silu_mul", "write_kv"]
+__all__ = ["add_rms_norm", "copy_blocks", "pick", "rope_write_kv", "silu_mul", "write_kv"]
