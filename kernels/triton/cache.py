@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -11,6 +9,7 @@ from torch import Tensor
 
 from kernels.api import CacheLayer, KVCache
 from kernels.triton.quantised import cached, encode, magnitude, scale_of
+from kernels.triton.record import Variant, launches, with_e4m3
 from kernels.triton.shapes import across, row_stride
 
 COPY_WORDS = 2048
@@ -66,23 +65,23 @@ def _copy(data: Tensor, src: Tensor, dst: Tensor) -> None:
 
 @triton.jit
 def _write_kv(
-    k_ptr: Any,
-    v_ptr: Any,
-    slots_ptr: Any,
-    k_cache_ptr: Any,
-    v_cache_ptr: Any,
-    k_scale_ptr: Any,
-    v_scale_ptr: Any,
-    k_row: Any,
-    k_head: Any,
-    v_row: Any,
-    v_head: Any,
-    cache_block: Any,
-    cache_slot: Any,
-    cache_head: Any,
-    scale_block: Any,
-    scale_slot: Any,
-    scale_head: Any,
+    k_ptr: tl.tensor,
+    v_ptr: tl.tensor,
+    slots_ptr: tl.tensor,
+    k_cache_ptr: tl.tensor,
+    v_cache_ptr: tl.tensor,
+    k_scale_ptr: tl.tensor,
+    v_scale_ptr: tl.tensor,
+    k_row: tl.tensor,
+    k_head: tl.tensor,
+    v_row: tl.tensor,
+    v_head: tl.tensor,
+    cache_block: tl.tensor,
+    cache_slot: tl.tensor,
+    cache_head: tl.tensor,
+    scale_block: tl.tensor,
+    scale_slot: tl.tensor,
+    scale_head: tl.tensor,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -115,11 +114,11 @@ def _write_kv(
 
 @triton.jit
 def _copy_blocks(
-    data_ptr: Any,
-    src_ptr: Any,
-    dst_ptr: Any,
-    plane: Any,
-    block: Any,
+    data_ptr: tl.tensor,
+    src_ptr: tl.tensor,
+    dst_ptr: tl.tensor,
+    plane: tl.tensor,
+    block: tl.tensor,
     WORDS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
@@ -130,3 +129,15 @@ def _copy_blocks(
     words = tl.program_id(2) * TILE + tl.arange(0, TILE)
     mask = words < WORDS
     tl.store(start + dst * block + words, tl.load(start + src * block + words, mask=mask), mask=mask)
+
+
+def variants() -> list[Variant]:
+    """Shapes of an 8B model (8 KV heads, blocks of 16 tokens) with each type of cache, for the builds ahead of time."""
+    with launches() as noted:
+        for dim in (64, 128):
+            for dtype in (torch.bfloat16, torch.int8, torch.float8_e4m3fn):
+                cache = KVCache(2, 4, 16, 8, dim, dtype=dtype)
+                fused = torch.empty(4, 48, dim, dtype=torch.bfloat16)
+                write_kv(fused[:, 32:40], fused[:, 40:], cache.layer(0), torch.zeros(4, dtype=torch.int64))
+        copy_blocks(cache, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
+    return with_e4m3(launch.variant for launch in noted)

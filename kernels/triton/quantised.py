@@ -8,7 +8,6 @@ GPUs that have no instructions for it (before compute capability 8.9) and for th
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 import triton
@@ -39,13 +38,13 @@ def _knows_e4m3(device: torch.device) -> bool:
 
 
 @triton.jit
-def magnitude(x: Any) -> Any:
+def magnitude(x: tl.tensor) -> tl.tensor:
     """|x| of float32 as whole numbers of the same order, NaN the greatest: so that a maximum does not lose it."""
     return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
-def scale_of(largest: Any, cache_ptr: Any) -> Any:
+def scale_of(largest: tl.tensor, cache_ptr: tl.tensor) -> tl.tensor:
     """The scale, float32, for heads whose largest `magnitude` is given; NaN stays NaN."""
     limit: tl.constexpr = 127.0 if cache_ptr.dtype.element_ty == tl.int8 else 448.0
     size = largest.to(tl.float32, bitcast=True)
@@ -53,7 +52,7 @@ def scale_of(largest: Any, cache_ptr: Any) -> Any:
 
 
 @triton.jit
-def encode(x: Any, scale: Any, cache_ptr: Any) -> Any:
+def encode(x: tl.tensor, scale: tl.tensor, cache_ptr: tl.tensor) -> tl.tensor:
     """x, float32, as the cache holds it; scale, of x's shape or broadcast to it, is not used where it has none."""
     kind: tl.constexpr = cache_ptr.dtype.element_ty
     if kind == tl.int8:
@@ -67,7 +66,7 @@ def encode(x: Any, scale: Any, cache_ptr: Any) -> Any:
 
 
 @triton.jit
-def decode(values: Any) -> Any:
+def decode(values: tl.tensor) -> tl.tensor:
     """Loaded values as float32, without their scale."""
     if values.dtype == tl.uint8:
         # Exponent and fraction as those of a float16, whose bias is 8 more; subnormals are right as well.
@@ -79,7 +78,7 @@ def decode(values: Any) -> Any:
 
 
 @triton.jit
-def _e4m3_bits(x: Any) -> Any:
+def _e4m3_bits(x: tl.tensor) -> tl.tensor:
     """float32 of at most 448 in magnitude as float8_e4m3fn's bits, rounded to the nearest, ties to even."""
     bits = x.to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF

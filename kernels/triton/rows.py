@@ -5,15 +5,14 @@ Every program works on one row alone and in a fixed order, so a row's result doe
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.api import CacheLayer
+from kernels.api import CacheLayer, KVCache
 from kernels.triton.quantised import cached, encode, magnitude, scale_of
+from kernels.triton.record import Variant, launches, with_e4m3
 from kernels.triton.shapes import across, row_stride
 
 SILU_TILE = 1024
@@ -110,14 +109,14 @@ def _contiguous_row(x: Tensor) -> int:
 
 @triton.jit
 def _add_rms_norm(
-    x_ptr: Any,
-    residual_ptr: Any,
-    weight_ptr: Any,
-    out_ptr: Any,
-    eps: Any,
-    x_row: Any,
-    residual_row: Any,
-    out_row: Any,
+    x_ptr: tl.tensor,
+    residual_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    eps: tl.tensor,
+    x_row: tl.tensor,
+    residual_row: tl.tensor,
+    out_row: tl.tensor,
     HIDDEN: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
@@ -138,26 +137,26 @@ def _add_rms_norm(
 
 @triton.jit
 def _rope_write_kv(
-    qkv_ptr: Any,
-    cos_ptr: Any,
-    sin_ptr: Any,
-    q_norm_ptr: Any,
-    k_norm_ptr: Any,
-    slots_ptr: Any,
-    k_cache_ptr: Any,
-    v_cache_ptr: Any,
-    k_scale_ptr: Any,
-    v_scale_ptr: Any,
-    eps: Any,
-    qkv_row: Any,
-    qkv_head: Any,
-    rotation_row: Any,
-    cache_block: Any,
-    cache_slot: Any,
-    cache_head: Any,
-    scale_block: Any,
-    scale_slot: Any,
-    scale_head: Any,
+    qkv_ptr: tl.tensor,
+    cos_ptr: tl.tensor,
+    sin_ptr: tl.tensor,
+    q_norm_ptr: tl.tensor,
+    k_norm_ptr: tl.tensor,
+    slots_ptr: tl.tensor,
+    k_cache_ptr: tl.tensor,
+    v_cache_ptr: tl.tensor,
+    k_scale_ptr: tl.tensor,
+    v_scale_ptr: tl.tensor,
+    eps: tl.tensor,
+    qkv_row: tl.tensor,
+    qkv_head: tl.tensor,
+    rotation_row: tl.tensor,
+    cache_block: tl.tensor,
+    cache_slot: tl.tensor,
+    cache_head: tl.tensor,
+    scale_block: tl.tensor,
+    scale_slot: tl.tensor,
+    scale_head: tl.tensor,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -205,27 +204,45 @@ def _rope_write_kv(
             tl.store(v_scale_ptr + to, scale, mask=of_v)
             scale = scale[:, None]
         to = block * cache_block + offset * cache_slot + head[:, None] * cache_head + at[None, :]
-        a, b = encode(a, scale, k_cache_ptr), encode(b, scale, k_cache_ptr)
-        of_k, of_v = of_k[:, None] & inside[None, :], of_v[:, None] & inside[None, :]
-        tl.store(k_cache_ptr + to, a, mask=of_k)
-        tl.store(k_cache_ptr + to + DIM // 2, b, mask=of_k)
-        tl.store(v_cache_ptr + to, a, mask=of_v)
-        tl.store(v_cache_ptr + to + DIM // 2, b, mask=of_v)
+        first, second = encode(a, scale, k_cache_ptr), encode(b, scale, k_cache_ptr)
+        for_k, for_v = of_k[:, None] & inside[None, :], of_v[:, None] & inside[None, :]
+        tl.store(k_cache_ptr + to, first, mask=for_k)
+        tl.store(k_cache_ptr + to + DIM // 2, second, mask=for_k)
+        tl.store(v_cache_ptr + to, first, mask=for_v)
+        tl.store(v_cache_ptr + to + DIM // 2, second, mask=for_v)
 
 
 @triton.jit
-def _halves(weight_ptr: Any, at: Any, inside: Any, DIM: tl.constexpr) -> Any:
+def _halves(weight_ptr: tl.tensor, at: tl.tensor, inside: tl.tensor, DIM: tl.constexpr) -> tl.tensor:
     first = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(weight_ptr + DIM // 2 + at, mask=inside, other=0.0).to(tl.float32)
     return first, second
 
 
 @triton.jit
-def _silu_mul(gate_up_ptr: Any, out_ptr: Any, row_stride: Any, WIDTH: tl.constexpr, TILE: tl.constexpr) -> None:
+def _silu_mul(
+    gate_up_ptr: tl.tensor, out_ptr: tl.tensor, gate_up_row: tl.tensor, WIDTH: tl.constexpr, TILE: tl.constexpr
+) -> None:
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
     mask = at < WIDTH
-    gate = tl.load(gate_up_ptr + row * row_stride + at, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(gate_up_ptr + row * row_stride + WIDTH + at, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(gate_up_ptr + row * gate_up_row + at, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(gate_up_ptr + row * gate_up_row + WIDTH + at, mask=mask, other=0.0).to(tl.float32)
     out = gate / (1.0 + tl.exp(-gate)) * up
     tl.store(out_ptr + row * WIDTH + at, out.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def variants() -> list[Variant]:
+    """Shapes of an 8B model (hidden 4096, 32 heads, 8 KV heads), for the builds ahead of time."""
+    with launches() as noted:
+        x = torch.empty(4, 4096, dtype=torch.bfloat16)
+        for residual in (None, x):
+            add_rms_norm(x, residual, x[0], 1e-5)
+        silu_mul(torch.empty(4, 28672, dtype=torch.bfloat16))
+        for dim in (64, 128):
+            qkv, cos = torch.empty(4, 48, dim, dtype=torch.bfloat16), torch.empty(4, dim // 2)
+            for dtype in (torch.bfloat16, torch.int8, torch.float8_e4m3fn):
+                layer = KVCache(2, 4, 16, 8, dim, dtype=dtype).layer(0)
+                for norms in (None, (x[0, :dim], x[1, :dim])):
+                    rope_write_kv(qkv, (cos, cos), layer, torch.zeros(4, dtype=torch.int64), 32, norms=norms)
+    return with_e4m3(launch.variant for launch in noted)

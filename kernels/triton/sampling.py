@@ -9,13 +9,12 @@ over a row that stays in the GPU's cache, take less than a sort. (Choosing by va
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton.record import Variant, launches
 from kernels.triton.shapes import across, row_stride
 
 TILE = 4096
@@ -50,11 +49,11 @@ def pick(logits: Tensor, settings: Tensor) -> Tensor:
 
 @triton.jit
 def _pick(
-    logits_ptr: Any,
-    settings_ptr: Any,
-    tokens_ptr: Any,
-    row_stride: Any,
-    setting_stride: Any,
+    logits_ptr: tl.tensor,
+    settings_ptr: tl.tensor,
+    tokens_ptr: tl.tensor,
+    row_stride: tl.tensor,
+    setting_stride: tl.tensor,
     VOCABULARY: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
@@ -85,7 +84,7 @@ def _pick(
 
 
 @triton.jit
-def _look(logits_ptr: Any, VOCABULARY: tl.constexpr, TILE: tl.constexpr) -> Any:
+def _look(logits_ptr: tl.tensor, VOCABULARY: tl.constexpr, TILE: tl.constexpr) -> tl.tensor:
     """A row's greatest logit (NaN if there is one), where it is, the least but -infinity, and how many are not that."""
     lanes = tl.arange(0, TILE)
     best = tl.full([TILE], float("-inf"), tl.float32)
@@ -108,20 +107,20 @@ def _look(logits_ptr: Any, VOCABULARY: tl.constexpr, TILE: tl.constexpr) -> Any:
 
 
 @triton.jit
-def _tile(logits_ptr: Any, at: Any, VOCABULARY: tl.constexpr) -> Any:
+def _tile(logits_ptr: tl.tensor, at: tl.tensor, VOCABULARY: tl.constexpr) -> tl.tensor:
     return tl.load(logits_ptr + at, mask=at < VOCABULARY, other=float("-inf")).to(tl.float32)
 
 
 @triton.jit
 def _measure(
-    logits_ptr: Any,
-    floor: Any,
-    peak: Any,
-    by: Any,
+    logits_ptr: tl.tensor,
+    floor: tl.tensor,
+    peak: tl.tensor,
+    by: tl.tensor,
     WEIGHTS: tl.constexpr,
     VOCABULARY: tl.constexpr,
     TILE: tl.constexpr,
-) -> Any:
+) -> tl.tensor:
     """The sum of the weights from logit `floor` on, or their number; the least of these logits; the greatest below."""
     lanes = tl.arange(0, TILE)
     total = tl.zeros([TILE], tl.float32)
@@ -139,19 +138,19 @@ def _measure(
 
 @triton.jit
 def _least_of_most(
-    logits_ptr: Any,
-    low: Any,
-    high: Any,
-    wanted: Any,
-    peak: Any,
-    by: Any,
+    logits_ptr: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    wanted: tl.tensor,
+    peak: tl.tensor,
+    by: tl.tensor,
     WEIGHTS: tl.constexpr,
     VOCABULARY: tl.constexpr,
     TILE: tl.constexpr,
-) -> Any:
+) -> tl.tensor:
     """The greatest logit from which on there is as much as is wanted. `low` is one such logit, none is above `high`."""
     while low < high:
-        # Both end on logits of the row, so each pass leaves fewer between them; where rounding leaves no middle, `high`.
+        # Both end on logits of the row, so each pass leaves fewer between them; failing a middle, `high`.
         middle = low * 0.5 + high * 0.5
         middle = tl.where((middle > low) & (middle < high), middle, high)
         total, above, below = _measure(logits_ptr, middle, peak, by, WEIGHTS, VOCABULARY, TILE)
@@ -163,14 +162,14 @@ def _least_of_most(
 
 @triton.jit
 def _draw(
-    logits_ptr: Any,
-    floor: Any,
-    peak: Any,
-    by: Any,
-    uniform: Any,
+    logits_ptr: tl.tensor,
+    floor: tl.tensor,
+    peak: tl.tensor,
+    by: tl.tensor,
+    uniform: tl.tensor,
     VOCABULARY: tl.constexpr,
     TILE: tl.constexpr,
-) -> Any:
+) -> tl.tensor:
     """The first token behind which more than `uniform` of the admitted weight lies."""
     lanes = tl.arange(0, TILE)
     total = tl.full([], 0.0, tl.float64)
@@ -195,6 +194,20 @@ def _draw(
 
 
 @triton.jit
-def _weights(logits_ptr: Any, at: Any, floor: Any, peak: Any, by: Any, VOCABULARY: tl.constexpr) -> Any:
+def _weights(
+    logits_ptr: tl.tensor,
+    at: tl.tensor,
+    floor: tl.tensor,
+    peak: tl.tensor,
+    by: tl.tensor,
+    VOCABULARY: tl.constexpr,
+) -> tl.tensor:
     x = _tile(logits_ptr, at, VOCABULARY)
     return tl.where(x >= floor, tl.exp((x - peak) * by), 0.0).to(tl.float64)
+
+
+def variants() -> list[Variant]:
+    """A vocabulary of 128,256, for the builds ahead of time."""
+    with launches() as noted:
+        pick(torch.empty(4, 128_256), torch.empty(5, 4, dtype=torch.float64))
+    return [launch.variant for launch in noted]

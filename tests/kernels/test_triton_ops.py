@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from typing import Any
 
 import pytest
 import torch
@@ -182,7 +181,7 @@ def test_eight_bits_are_those_of_plain_torch_for_all_sizes_of_values(cache: torc
 
 
 @triton.jit
-def read_bytes(bytes_ptr: Any, out_ptr: Any) -> None:
+def read_bytes(bytes_ptr: tl.tensor, out_ptr: tl.tensor) -> None:
     at = tl.arange(0, 256)
     tl.store(out_ptr + at, decode(tl.load(bytes_ptr + at)))
 

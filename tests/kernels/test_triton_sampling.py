@@ -93,18 +93,18 @@ def test_logits_from_end_to_end_of_float32_are_searched_to_the_end() -> None:
 def test_a_row_s_token_does_not_depend_on_its_neighbours_or_its_place() -> None:
     """C24"""
     rng = np.random.default_rng(3)
-    logits = torch.from_numpy(rng.normal(0, 2, (12, 777)).astype(np.float32))
-    settings = torch.rand(5, 12, dtype=torch.float64)
-    settings[2] = torch.randint(0, 50, (12,))
+    logits = torch.from_numpy(rng.normal(0, 2, (6, 777)).astype(np.float32))
+    settings = torch.rand(5, 6, dtype=torch.float64)
+    settings[2] = torch.randint(0, 50, (6,))
     together = pick(logits, settings)
-    order = torch.randperm(12)
+    order = torch.randperm(6)
     assert torch.equal(pick(logits[order], settings[:, order].contiguous()), together[order])
-    apart = torch.cat([pick(logits[i : i + 1], settings[:, i : i + 1]) for i in range(12)])
+    apart = torch.cat([pick(logits[i : i + 1], settings[:, i : i + 1]) for i in range(6)])
     assert torch.equal(apart, together)
 
 
 def test_draws_follow_the_distribution() -> None:
-    count = 200
+    count = 50
     logits = torch.tensor([0.1, 0.2, 0.3, 0.4]).log().expand(count, 4)
     settings = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0], dtype=torch.float64)[:, None].repeat(1, count)
     settings[4] = (torch.arange(count) + 0.5) / count
