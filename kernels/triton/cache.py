@@ -57,9 +57,17 @@ def _copy(data: Tensor, src: Tensor, dst: Tensor) -> None:
     size = flat.shape[2] * flat.itemsize
     # Types matter nothing to a copy, so all are one, as wide as a block's size allows.
     words = flat.view(next(kind for kind in (torch.int64, torch.int32, torch.int8) if size % kind.itemsize == 0))
-    grid = (src.numel(), words.shape[0], triton.cdiv(words.shape[2], COPY_WORDS))
+    tile = min(COPY_WORDS, triton.next_power_of_2(words.shape[2]))
+    grid = (src.numel(), words.shape[0], triton.cdiv(words.shape[2], tile))
     _copy_blocks[grid](
-        words, src, dst, words.stride(0), words.stride(1), WORDS=words.shape[2], TILE=COPY_WORDS, num_warps=8
+        words,
+        src,
+        dst,
+        words.stride(0),
+        words.stride(1),
+        WORDS=words.shape[2],
+        TILE=tile,
+        num_warps=max(1, tile // 256),
     )
 
 

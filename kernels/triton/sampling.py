@@ -24,13 +24,15 @@ TILE = 4096
 def pick(logits: Tensor, settings: Tensor) -> Tensor:
     """A token per row, int64 [R]; -1 where the logits are unusable: a NaN, an infinity, or nothing but -infinity.
 
-    logits [R, V]. settings float64 [5, R]: temperature (0: the greatest logit, the first one of several), min_p, top_k
-    (0: no limit), top_p and a uniform number in [0, 1). After the temperature, min_p leaves what is as likely as that
-    share of the best token, top_k so many of these, top_p the likeliest with that share of their sum, all with what is
-    tied with their last one; the uniform number then says how much of the sum, in the order of the vocabulary, lies
-    before the token.
+    logits [R, V]. settings float64 [R, 5], contiguous: temperature (0: the greatest logit, the first one of several),
+    min_p, top_k (0: no limit), top_p and a uniform number in [0, 1). After the temperature, min_p leaves what is as
+    likely as that share of the best token, top_k so many of these, top_p the likeliest with that share of their sum,
+    all with what is tied with their last one; the uniform number then says how much of the sum, in the order of the
+    vocabulary, lies before the token.
     """
     rows, vocabulary = logits.shape
+    if settings.shape != (rows, 5) or not settings.is_contiguous():
+        raise ValueError(f"settings are [{rows}, 5] in one piece, not {tuple(settings.shape)} by {settings.stride()}.")
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if rows:
         across(logits, 0)
@@ -39,7 +41,6 @@ def pick(logits: Tensor, settings: Tensor) -> Tensor:
             settings,
             tokens,
             row_stride(logits),
-            across(settings, 0),
             VOCABULARY=vocabulary,
             TILE=min(TILE, triton.next_power_of_2(vocabulary)),
             num_warps=16 if vocabulary >= TILE else 4,
@@ -53,21 +54,21 @@ def _pick(
     settings_ptr: tl.tensor,
     tokens_ptr: tl.tensor,
     row_stride: tl.tensor,
-    setting_stride: tl.tensor,
     VOCABULARY: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * row_stride
-    temperature = tl.load(settings_ptr + row).to(tl.float32)
+    settings_ptr += row * 5
+    temperature = tl.load(settings_ptr).to(tl.float32)
     peak, token, least, finite = _look(logits_ptr, VOCABULARY, TILE)
     if (peak != peak) | (peak == float("inf")) | (peak == float("-inf")):
         token = -1
     elif temperature > 0.0:
-        min_p = tl.load(settings_ptr + setting_stride + row).to(tl.float32)
-        top_k = tl.load(settings_ptr + 2 * setting_stride + row)
-        top_p = tl.load(settings_ptr + 3 * setting_stride + row)
-        uniform = tl.load(settings_ptr + 4 * setting_stride + row)
+        min_p = tl.load(settings_ptr + 1).to(tl.float32)
+        top_k = tl.load(settings_ptr + 2)
+        top_p = tl.load(settings_ptr + 3)
+        uniform = tl.load(settings_ptr + 4)
         by = 1.0 / temperature
         floor = float("-inf")
         if min_p > 0.0:
@@ -209,5 +210,5 @@ def _weights(
 def variants() -> list[Variant]:
     """A vocabulary of 128,256, for the builds ahead of time."""
     with launches() as noted:
-        pick(torch.empty(4, 128_256), torch.empty(5, 4, dtype=torch.float64))
+        pick(torch.empty(4, 128_256), torch.empty(4, 5, dtype=torch.float64))
     return [launch.variant for launch in noted]

@@ -22,8 +22,8 @@ def both(logits: Tensor, params: list[SamplingParams]) -> tuple[list[int], list[
         settings.set(row, one, index=row % 3)
     rows, positions = np.arange(count), np.arange(count) * 7
     uniform = uniforms(settings.seed, settings.index, positions)
-    packed = np.stack([settings.temperature, settings.min_p, settings.top_k, settings.top_p, uniform]).astype(float)
-    ours = pick(logits.clone(), torch.from_numpy(packed)).tolist()
+    packed = np.stack([settings.temperature, settings.min_p, settings.top_k, settings.top_p, uniform], 1)
+    ours = pick(logits.clone(), torch.from_numpy(packed.astype(float))).tolist()
     theirs, bad = sample(logits.clone(), settings, rows, positions)
     return [-1 if row in bad else token for row, token in enumerate(theirs)], ours
 
@@ -94,19 +94,19 @@ def test_a_row_s_token_does_not_depend_on_its_neighbours_or_its_place() -> None:
     """C24"""
     rng = np.random.default_rng(3)
     logits = torch.from_numpy(rng.normal(0, 2, (6, 777)).astype(np.float32))
-    settings = torch.rand(5, 6, dtype=torch.float64)
-    settings[2] = torch.randint(0, 50, (6,))
+    settings = torch.rand(6, 5, dtype=torch.float64)
+    settings[:, 2] = torch.randint(0, 50, (6,))
     together = pick(logits, settings)
     order = torch.randperm(6)
-    assert torch.equal(pick(logits[order], settings[:, order].contiguous()), together[order])
-    apart = torch.cat([pick(logits[i : i + 1], settings[:, i : i + 1]) for i in range(6)])
+    assert torch.equal(pick(logits[order], settings[order]), together[order])
+    apart = torch.cat([pick(logits[i : i + 1], settings[i : i + 1]) for i in range(6)])
     assert torch.equal(apart, together)
 
 
 def test_draws_follow_the_distribution() -> None:
     count = 50
     logits = torch.tensor([0.1, 0.2, 0.3, 0.4]).log().expand(count, 4)
-    settings = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0], dtype=torch.float64)[:, None].repeat(1, count)
-    settings[4] = (torch.arange(count) + 0.5) / count
+    settings = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0], dtype=torch.float64).repeat(count, 1)
+    settings[:, 4] = (torch.arange(count) + 0.5) / count
     share = pick(logits.contiguous(), settings).bincount(minlength=4) / count
     torch.testing.assert_close(share, torch.tensor([0.1, 0.2, 0.3, 0.4]), atol=1 / count, rtol=0.0)
