@@ -65,6 +65,12 @@ class SamplingRows:
         self.seed[row] = params.seed
         self.index[row] = index
 
+    def packed(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[R, 5]: temperature, min_p, top_k, top_p and the uniform number of each draw, as a GPU's kernel takes it."""
+        uniform = uniforms(self.seed[rows], self.index[rows], positions)
+        columns = (self.temperature[rows], self.min_p[rows], self.top_k[rows], self.top_p[rows], uniform)
+        return np.stack(columns, axis=1, dtype=np.float64)
+
 
 Sample = Callable[[Tensor, SamplingRows, NDArray[np.int64], NDArray[np.int64]], tuple[list[int], list[int]]]
 
@@ -78,6 +84,8 @@ def sample(
     int64 [R]: the position in its sequence that the drawn token will have. Returns R token ids, and the rows among 0 ..
     R - 1 whose logits were unusable (the id means nothing there).
     """
+    if logits.is_cuda:
+        return _sample_on_gpu(logits, settings, rows, positions)
     peak, tokens = logits.max(dim=-1)
     bad = ~torch.isfinite(peak)
     temperature = settings.temperature[rows]
@@ -91,6 +99,18 @@ def sample(
         weights = _filtered(scaled, settings.min_p[some], settings.top_k[some], settings.top_p[some])
         tokens[picked] = _draw(weights, torch.from_numpy(uniform).to(logits.device))
     return tokens.tolist(), bad.nonzero()[:, 0].tolist()
+
+
+def _sample_on_gpu(
+    logits: Tensor, settings: SamplingRows, rows: NDArray[np.int64], positions: NDArray[np.int64]
+) -> tuple[list[int], list[int]]:
+    """One copy there, one launch, one copy back."""
+    from kernels.triton import pick
+
+    packed = torch.from_numpy(settings.packed(rows, positions)).to(logits.device, non_blocking=True)
+    tokens = pick(logits, packed).tolist()
+    bad = [row for row, token in enumerate(tokens) if token < 0]
+    return [max(token, 0) for token in tokens], bad
 
 
 def uniforms(seed: NDArray[np.int64], index: NDArray[np.int64], position: NDArray[np.int64]) -> NDArray[np.float64]:

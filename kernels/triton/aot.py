@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,9 @@ def main(arguments: list[str] | None = None) -> int:
         for capability in options.capability or CAPABILITIES
         if builds(variant, capability)
     ]
-    # In processes: a compilation holds the interpreter's lock.
-    with ProcessPoolExecutor(max_workers=min(len(work), os.cpu_count() or 1)) as pool:
+    # In processes, as a compilation holds the interpreter's lock; fresh ones, as torch's threads do not survive a fork.
+    workers = min(len(work), os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         pending = [pool.submit(_one, module, number, capability) for module, number, _, capability in work]
         figures = [one.result() for one in pending]
     width = max(len(variant.kernel.__name__) for _, _, variant, _ in work)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import triton
 import triton.language as tl
@@ -41,6 +43,25 @@ def write_kv(k: Tensor, v: Tensor, layer: CacheLayer, slot_mapping: Tensor) -> N
         TILE_DIM=triton.next_power_of_2(dim),
         num_warps=4,
     )
+
+
+def at_once(pairs: Iterable[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """An ordered list of copies, (source, destination), cut into runs that `copy_blocks` may each make in one launch.
+
+    The engine's list is one after the other: a destination may be a later pair's source, or be given out again. A run
+    ends before a pair that reads what the run wrote, or writes what it read or wrote.
+    """
+    runs: list[list[tuple[int, int]]] = []
+    read: set[int] = set()
+    written: set[int] = set()
+    for source, destination in pairs:
+        if not runs or source in written or destination in written or destination in read:
+            runs.append([])
+            read, written = set(), set()
+        runs[-1].append((source, destination))
+        read.add(source)
+        written.add(destination)
+    return runs
 
 
 def copy_blocks(cache: KVCache, src: Tensor, dst: Tensor) -> None:

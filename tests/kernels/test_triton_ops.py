@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import random
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from kernels import reference
 from kernels import triton as gpu
 from kernels.api import CacheLayer, KVCache
 from kernels.quantised import quantise
+from kernels.triton.cache import at_once
 from kernels.triton.quantised import decode
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy's, of NaN and infinity
@@ -209,6 +211,25 @@ def test_blocks_are_copied_in_every_layer_and_only_these(
     if pool.scales is not None:
         assert scales is not None
         assert torch.equal(pool.scales, scales[:, :, order])
+
+
+def test_runs_of_copies_give_what_the_copies_give_one_after_the_other() -> None:
+    rng = random.Random(0)
+    for count in [0, 1, *[rng.randint(2, 30) for _ in range(40)]]:
+        pairs = [(rng.randrange(12), rng.randrange(12)) for _ in range(count)]
+        one_by_one, by_runs = list(range(12)), list(range(12))
+        for source, destination in pairs:
+            one_by_one[destination] = one_by_one[source]
+        runs = at_once(pairs)
+        for run in runs:
+            found = [by_runs[source] for source, _ in run]
+            assert len({destination for _, destination in run}) == len(run), "no two to one place"
+            assert not {s for s, d in run if s != d} & {d for s, d in run if s != d}, "none reads what another writes"
+            for (_, destination), block in zip(run, found, strict=True):
+                by_runs[destination] = block
+        assert by_runs == one_by_one
+        assert [pair for run in runs for pair in run] == pairs
+    assert len(at_once([(0, 5), (1, 6), (0, 7)])) == 1
 
 
 @pytest.mark.parametrize("rows", [0, 1])

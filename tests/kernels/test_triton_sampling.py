@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.sampler import SamplingRows, sample, uniforms
+from engine.sampler import SamplingRows, sample
 from engine.sampling_params import SamplingParams
 from kernels.triton import pick
 
@@ -21,9 +21,7 @@ def both(logits: Tensor, params: list[SamplingParams]) -> tuple[list[int], list[
     for row, one in enumerate(params):
         settings.set(row, one, index=row % 3)
     rows, positions = np.arange(count), np.arange(count) * 7
-    uniform = uniforms(settings.seed, settings.index, positions)
-    packed = np.stack([settings.temperature, settings.min_p, settings.top_k, settings.top_p, uniform], 1)
-    ours = pick(logits.clone(), torch.from_numpy(packed.astype(float))).tolist()
+    ours = pick(logits.clone(), torch.from_numpy(settings.packed(rows, positions))).tolist()
     theirs, bad = sample(logits.clone(), settings, rows, positions)
     return [-1 if row in bad else token for row, token in enumerate(theirs)], ours
 
