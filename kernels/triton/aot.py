@@ -148,6 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         print(f"{start}  {got.registers:9}  {got.shared:6}  {got.spills:6}  {describe(variant)}")
         over += _over(name, capability, got, limits.get(name))
+    over = list(dict.fromkeys(over))
     for line in over:
         print(line)
     print(f"{len(work)} builds, {len(over)} complaints.")
