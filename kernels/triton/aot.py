@@ -31,6 +31,8 @@ from kernels.triton.record import E4M3, Variant
 MODULES = ("cache", "rows", "sampling", "attention", "grouped", "split", "merge")
 """Modules that may have kernels; those that are not there are passed over."""
 CAPABILITIES = (80, 90, 100)
+POOL_FROM = 8
+"""Fewer builds take less than processes to start."""
 LIMITS = Path(__file__).with_name("limits.toml")
 
 
@@ -131,11 +133,13 @@ def main(arguments: list[str] | None = None) -> int:
         for capability in options.capability or CAPABILITIES
         if builds(variant, capability)
     ]
-    # In processes, as a compilation holds the interpreter's lock; fresh ones, as torch's threads do not survive a fork.
-    workers = min(len(work), os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        pending = [pool.submit(_one, module, number, capability) for module, number, _, capability in work]
-        figures = [one.result() for one in pending]
+    tasks = [(module, number, capability) for module, number, _, capability in work]
+    if len(tasks) < POOL_FROM:
+        figures = [_one(*task) for task in tasks]
+    else:
+        # In processes: a compilation holds the interpreter's lock; fresh, as torch's threads do not survive a fork.
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+            figures = list(pool.map(_one, *zip(*tasks, strict=True)))
     width = max(len(variant.kernel.__name__) for _, _, variant, _ in work)
     print(f"{'kernel':{width}}  capability  registers  shared  spills  variant")
     over: list[str] = []
