@@ -22,12 +22,16 @@ import torch
 from torch import Tensor
 
 from kernels import fixed_order, torch_ops
+from kernels.cpu import ops as cpu_ops
 from kernels.quantised import LARGEST
 
 
-def _path(x: Tensor) -> ModuleType:
-    """The module that works on x's device."""
-    return _triton() if x.is_cuda else torch_ops
+def _path(x: Tensor, cache: Tensor | None = None) -> ModuleType:
+    """The module that works on rows like x, and over a cache like this one."""
+    if x.is_cuda:
+        return _triton()
+    served = cpu_ops.serves(x) if cache is None else cache.dtype == x.dtype and cpu_ops.serves_cache(cache)
+    return cpu_ops if served else torch_ops
 
 
 @cache
@@ -114,7 +118,7 @@ class KVCache:
 
 def write_kv(k: Tensor, v: Tensor, layer: CacheLayer, slot_mapping: Tensor) -> None:
     """Store k and v, each [T, num_kv_heads, head_dim], in their slots; rows of slot -1 are dropped."""
-    _path(k).write_kv(k, v, layer, slot_mapping)
+    _path(k, layer.k).write_kv(k, v, layer, slot_mapping)
 
 
 def paged_attention(
@@ -135,7 +139,7 @@ def paged_attention(
     outside the windows of a sequence's rows are not looked at. softcap: scaled scores s become softcap * tanh(s /
     softcap) before the softmax (Gemma 2, arXiv 2408.00118, section 2).
     """
-    path = fixed_order if meta.fixed_order else _path(q)
+    path = fixed_order if meta.fixed_order else _path(q, layer.k)
     out: Tensor = path.paged_attention(q, layer, meta, scale, window=window, softcap=softcap)
     return out
 
@@ -168,7 +172,7 @@ def rope_write_kv(
     k, before they are rotated.
     Rows of slot -1 are not stored.
     """
-    out: Tensor = _path(qkv).rope_write_kv(qkv, rotation, layer, slot_mapping, num_heads, norms=norms, eps=eps)
+    out: Tensor = _path(qkv, layer.k).rope_write_kv(qkv, rotation, layer, slot_mapping, num_heads, norms=norms, eps=eps)
     return out
 
 

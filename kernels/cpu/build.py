@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,8 +37,25 @@ def cpu_features() -> str:
 LEVELS = {"portable": 0, "avx2": 1, "avx512": 2}
 
 
-def library_path(level: str = "avx512") -> Path:
+LIBRARIES = ("step", "ops")
+
+
+def sources(name: str) -> list[str]:
+    """The text of a library's .cpp and of all the headers that it includes."""
+    found: dict[str, str] = {}
+    waiting = [f"{name}.cpp"]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found[file] = (HERE / file).read_text()
+            waiting += re.findall(r'^#include "(.+)"', found[file], re.MULTILINE)
+    return [found[file] for file in sorted(found)]
+
+
+def library_path(level: str = "avx512", name: str = "step") -> Path:
     """The built library; builds it when it is not there yet. `level`: the fastest inner loops that it may have.
+
+    name: "step" is the decoder in one call, "ops" the single kernels.
 
     Raises BuildError when there is no compiler or it fails. Safe to call from several processes at once: each builds
     into a file of its own, and the last rename wins.
@@ -47,15 +65,14 @@ def library_path(level: str = "avx512") -> Path:
         raise BuildError("no C++ compiler found; install g++ to make decoding on this CPU several times faster")
     flags = [*FLAGS, f"-DOCTAVO_LEVEL={LEVELS[level]}"]
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-    sources = sorted(HERE.glob("*.[ch]pp"))
-    key = hashlib.sha256("\0".join([version, cpu_features(), *flags, *(s.read_text() for s in sources)]).encode())
-    path = cache_folder() / f"octavo-{key.hexdigest()[:16]}.so"
+    key = hashlib.sha256("\0".join([version, cpu_features(), *flags, *sources(name)]).encode())
+    path = cache_folder() / f"octavo-{name}-{key.hexdigest()[:16]}.so"
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(suffix=".so", dir=path.parent)
     os.close(handle)
-    command = [compiler, *flags, "-o", part, str(HERE / "step.cpp")]
+    command = [compiler, *flags, "-o", part, str(HERE / f"{name}.cpp")]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         Path(part).unlink()
@@ -84,7 +101,8 @@ def load(level: str = "avx512") -> ctypes.CDLL:
 def main() -> int:
     """`python -m kernels.cpu.build`: build now, so that the first start does not have to."""
     try:
-        library_path()
+        for name in LIBRARIES:
+            library_path(name=name)
     except BuildError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1

@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels import api, reference
 from kernels.api import KVCache
 
+pytestmark = pytest.mark.usefixtures("path")
 CLOSE = {torch.float32: {"atol": 1e-5, "rtol": 1e-5}, torch.bfloat16: {"atol": 3e-2, "rtol": 2e-2}}
 DTYPES = [torch.float32, torch.bfloat16]
 
