@@ -13,6 +13,7 @@ from engine.models.config import read_config
 from engine.models.errors import NotNative
 from engine.models.source import resolve
 from engine.runner import ModelRunner, Runner
+from kernels.cpu import ops
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +57,8 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     _no_int8(config, f"dtype {config.dtype} goes through torch" if on_cpu else "the device is no CPU")
     if not_native is not None:
         log.warning("runner.transformers", reason=not_native, lost="the speed of our own decoder")
+    if on_cpu and (missing := ops.why_not()) is not None:
+        log.warning("runner.kernels", reason=missing, lost="half the speed of attention on this CPU and more")
     return Runner.load(config)
 
 

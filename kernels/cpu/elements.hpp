@@ -10,6 +10,8 @@
 
 namespace octavo {
 
+constexpr int kMaxDim = 1024;  // of a head
+
 struct Bf16 {
   uint16_t bits;
 };
@@ -77,8 +79,11 @@ inline void store_some(T* to, Floats value, int count) {
 
 inline Floats capped(Floats x, float most) { return x > all(most) ? all(most) : x; }
 
-// e^x / (1 + e^x) without an overflow: beyond 2^126 the quotient is 0 anyway.
-inline Floats sigmoid(Floats x) { return all(1.f) / (all(1.f) + exp2(capped(x * all(-1.44269504f), 126.f))); }
+// 1 / (1 + e^-x), 0 where e^-x would overflow.
+inline Floats sigmoid(Floats x) {
+  const Floats value = all(1.f) / (all(1.f) + exp2(capped(x * all(-1.44269504f), 126.f)));
+  return x < all(-87.f) ? all(0.f) : value;
+}
 
 inline Floats tanh(Floats x) { return all(1.f) - all(2.f) / (all(1.f) + exp2(capped(x * all(2.88539008f), 126.f))); }
 

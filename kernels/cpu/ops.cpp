@@ -259,4 +259,18 @@ void octavo_silu_mul(const void* gate_up, int64_t row, void* out, int64_t rows, 
     });
   });
 }
+
+// How a step would be cut, for tests: five numbers a range (its tile or -1, members, begin, end, parts), then three a
+// part (its range, begin, end). Returns how many ranges there are; `room` numbers fit.
+int32_t octavo_plan(const octavo::Tables* tables, int32_t threads, int32_t* out, int32_t room, int32_t* parts) {
+  octavo::Plan plan;
+  plan.make(*tables, threads);
+  *parts = static_cast<int32_t>(plan.parts.size());
+  std::vector<int32_t> flat;
+  for (const octavo::Range& r : plan.ranges)
+    flat.insert(flat.end(), {r.tile, r.members, r.begin, r.end, r.parts});
+  for (const octavo::Part& p : plan.parts) flat.insert(flat.end(), {p.range, p.begin, p.end});
+  std::copy_n(flat.begin(), std::min<size_t>(flat.size(), room), out);
+  return static_cast<int32_t>(plan.ranges.size());
+}
 }

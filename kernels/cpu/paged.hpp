@@ -10,22 +10,16 @@
 #include <new>
 
 #include "elements.hpp"
+#include "paged_bf16.hpp"
+#include "paged_floats.hpp"
 #include "paged_plan.hpp"
 #include "row_ops.hpp"
 
 namespace octavo {
 
-constexpr int kMaxDim = 1024;
 constexpr int kRowsAtOnce = 16;
 constexpr float kLog2e = 1.44269504088896340736f;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
-
-}  // namespace octavo
-
-#include "paged_bf16.hpp"
-#include "paged_floats.hpp"
-
-namespace octavo {
 
 struct Attention {
   Tables tables;
@@ -124,12 +118,26 @@ struct Places {
     }
   }
 
-  void fetch(int t, int dim) const {
-    for (size_t i = 0; i < dim * sizeof(T); i += 64) {
-      __builtin_prefetch(reinterpret_cast<const char*>(keys[t]) + i);
-      __builtin_prefetch(reinterpret_cast<const char*>(values[t]) + i);
+};
+
+// Fetches the rows of the next round a few at a time, so that they come in while this round is computed.
+template <class T>
+class Ahead {
+ public:
+  Ahead(const Places<T>& places, int tokens, int dim) : places_(places), tokens_(tokens), bytes_(dim * sizeof(T)) {}
+
+  void operator()(int tokens) {
+    for (const int stop = std::min(tokens_, next_ + tokens); next_ < stop; ++next_) {
+      for (int i = 0; i < bytes_; i += 64) {
+        __builtin_prefetch(reinterpret_cast<const char*>(places_.keys[next_]) + i);
+        __builtin_prefetch(reinterpret_cast<const char*>(places_.values[next_]) + i);
+      }
     }
   }
+
+ private:
+  const Places<T>& places_;
+  int tokens_, bytes_, next_ = 0;
 };
 
 // Attends `rows` rows (their queries and limits are in the scratch) to the tokens [begin, end) of a table.
@@ -146,15 +154,15 @@ inline void attend(const Attention& a, const int32_t* table, int head, int begin
   for (int at = begin, turn = 0; at < end; at += kRoundTokens, turn ^= 1) {
     const int tokens = std::min(kRoundTokens, end - at), ahead = std::min(kRoundTokens, end - at - tokens);
     if (ahead > 0) places[turn ^ 1].find(a, table, head, at + tokens, at + tokens + ahead);
-    for (int t = 0; t < ahead; ++t) places[turn ^ 1].fetch(t, dim);
-    round.pack(places[turn].keys, places[turn].values, tokens);
+    Ahead<T> fetch(places[turn ^ 1], ahead, dim);
+    round.pack(places[turn].keys, places[turn].values, tokens, fetch);
     for (int first = 0; first < rows; first += kRowsAtOnce) {
       const int count = std::min(kRowsAtOnce, rows - first);
       const int lo = std::max(0, *std::min_element(s.begin + first, s.begin + first + count) - at);
       const int hi = std::min(tokens, *std::max_element(s.end + first, s.end + first + count) - at);
       if (lo >= hi) continue;
       const int from = lo / Round::kStep * Round::kStep, to = (hi + Round::kStep - 1) / Round::kStep * Round::kStep;
-      round.scores(query + first * dim, count, from, to, s.scores, kRoundTokens);
+      round.scores(query + first * dim, count, from, to, s.scores, kRoundTokens, fetch);
       float by[kRowsAtOnce];
       typename Round::Weight* weights;
       if constexpr (std::is_same_v<typename Round::Weight, float>) weights = s.scores;

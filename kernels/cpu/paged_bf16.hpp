@@ -114,10 +114,12 @@ class Bf16Round {
       : dim_(dim), keys_(static_cast<Bf16*>(keys)), values_(static_cast<Bf16*>(values)) {}
 
   // Tokens up to the next multiple of kStep become zeros.
-  void pack(const Bf16* const* keys, const Bf16* const* values, int tokens) {
+  template <class Fetch>
+  void pack(const Bf16* const* keys, const Bf16* const* values, int tokens, Fetch& fetch) {
     alignas(64) static constexpr Bf16 kZeros[kMaxDim] = {};
     const int padded = (tokens + kStep - 1) / kStep * kStep;
     for (int t = 0; t < padded; t += 16) {
+      fetch(8);
       const Bf16* rows[16];
       const int live = tokens - t < 16 ? (tokens > t ? tokens - t : 0) : 16;
       for (int pair = 0; pair < dim_ / 2; pair += 16) {
@@ -131,10 +133,14 @@ class Bf16Round {
     }
   }
 
-  void scores(const Bf16* query, int rows, int from, int to, float* scores, int stride) const {
+  template <class Fetch>
+  void scores(const Bf16* query, int rows, int from, int to, float* scores, int stride,
+              Fetch& fetch) const {
     const auto some = [&](auto count, int r) {
-      for (int t = from; t < to; t += kStep)
+      for (int t = from; t < to; t += kStep) {
+        fetch(16);
         bf16_scores<count>(keys_ + t * dim_, query + r * dim_, dim_, scores + r * stride + t, stride);
+      }
     };
     int r = 0;
     for (; r + 8 <= rows; r += 8) some(std::integral_constant<int, 8>(), r);

@@ -7,21 +7,31 @@
 #include <type_traits>
 
 #include "elements.hpp"
+#include "paged_plan.hpp"
 
 namespace octavo {
 
-// x[i] becomes the sum of the lanes of sums[i].
+// Lanes of a (0 .. 7) and of b (8 .. 15).
+template <int... I>
+inline Floats pick(Floats a, Floats b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, I...);
+#else
+  return __builtin_shuffle(a, b, Ints{I...});
+#endif
+}
+
+// Lane i becomes the sum of the lanes of sums[i].
 inline Floats totals(const Floats* sums) {
-  typedef int32_t Order __attribute__((vector_size(32)));
-  const auto add = [](Floats a, Floats b, Order even, Order odd) {
-    return __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, odd);
+  const auto pairs = [](Floats a, Floats b) {
+    return pick<0, 8, 2, 10, 4, 12, 6, 14>(a, b) + pick<1, 9, 3, 11, 5, 13, 7, 15>(a, b);
   };
-  const Order even = {0, 8, 2, 10, 4, 12, 6, 14}, odd = {1, 9, 3, 11, 5, 13, 7, 15};
-  const Order low = {0, 1, 8, 9, 4, 5, 12, 13}, high = {2, 3, 10, 11, 6, 7, 14, 15};
-  const Order left = {0, 1, 2, 3, 8, 9, 10, 11}, right = {4, 5, 6, 7, 12, 13, 14, 15};
-  const Floats a = add(add(sums[0], sums[1], even, odd), add(sums[2], sums[3], even, odd), low, high);
-  const Floats b = add(add(sums[4], sums[5], even, odd), add(sums[6], sums[7], even, odd), low, high);
-  return add(a, b, left, right);
+  const auto fours = [](Floats a, Floats b) {
+    return pick<0, 1, 8, 9, 4, 5, 12, 13>(a, b) + pick<2, 3, 10, 11, 6, 7, 14, 15>(a, b);
+  };
+  const Floats a = fours(pairs(sums[0], sums[1]), pairs(sums[2], sums[3]));
+  const Floats b = fours(pairs(sums[4], sums[5]), pairs(sums[6], sums[7]));
+  return pick<0, 1, 2, 3, 8, 9, 10, 11>(a, b) + pick<4, 5, 6, 7, 12, 13, 14, 15>(a, b);
 }
 
 // R rows with 8 / R tokens.
@@ -73,12 +83,14 @@ class FloatRound {
       : dim_(dim), key_room_(static_cast<float*>(keys)), value_room_(static_cast<float*>(values)) {}
 
   // Makes the rows of a round readable; tokens up to the next multiple of kStep repeat the last one.
-  void pack(const T* const* keys, const T* const* values, int tokens) {
+  template <class Fetch>
+  void pack(const T* const* keys, const T* const* values, int tokens, Fetch& fetch) {
     for (int t = 0; t < tokens; ++t) {
       if constexpr (std::is_same_v<T, float>) {
         keys_[t] = keys[t];
         values_[t] = values[t];
       } else {
+        fetch(1);
         keys_[t] = widen(keys[t], key_room_ + t * dim_);
         values_[t] = widen(values[t], value_room_ + t * dim_);
       }
@@ -89,13 +101,15 @@ class FloatRound {
     }
   }
 
-  void scores(const float* query, int rows, int from, int to, float* scores, int stride) const {
+  template <class Fetch>
+  void scores(const float* query, int rows, int from, int to, float* scores, int stride,
+              Fetch& fetch) const {
     int r = 0;
     for (; r + 2 <= rows; r += 2)
-      for (int t = from; t < to; t += 4)
+      for (int t = from; t < to; t += 4, fetch(2))
         float_scores<2>(query + r * dim_, keys_ + t, dim_, scores + r * stride + t, stride);
     for (; r < rows; ++r)
-      for (int t = from; t < to; t += 8)
+      for (int t = from; t < to; t += 8, fetch(4))
         float_scores<1>(query + r * dim_, keys_ + t, dim_, scores + r * stride + t, stride);
   }
 

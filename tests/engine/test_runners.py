@@ -13,6 +13,7 @@ from engine.cpu_runner import CpuRunner
 from engine.models.errors import ModelError
 from engine.runner import Runner
 from engine.runners import load_runner
+from kernels.cpu import ops
 from tests.engine.tiny import make_foreign, make_tiny
 
 FITTING = {"hidden_size": 128, "head_dim": 32, "intermediate_size": 192}
@@ -110,3 +111,13 @@ def test_weights_are_refused_where_there_is_no_cpu_to_run_them(tmp_path: Path, m
     for device in ("auto", "cuda"):
         with pytest.raises(EngineConfigError, match="weights int8 are for a CPU only"):
             load_runner(settings(tmp_path, weights="int8", device=device))
+
+
+def test_where_there_is_no_compiler_torch_computes_and_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "why_not", lambda: "no C++ compiler found")
+    folder = make_tiny(tmp_path / "m", "llama", **FITTING)
+    with capture_logs() as logs:
+        assert isinstance(load_runner(settings(folder, dtype="float32")), Runner)
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [("runner.kernels", "no C++ compiler found")]
