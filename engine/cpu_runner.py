@@ -29,6 +29,7 @@ from engine.runner import context_length
 from engine.sampler import Drawn, Sample, SamplingRows, uniforms
 from engine.scheduler import Batch
 from engine.sequence import Sequence
+from kernels import prefix_groups
 from kernels.cpu.build import BuildError, load
 from kernels.cpu.decoder import ROUND_BLOCKS, Decoder, supports
 from kernels.cpu.decoder import Batch as DecoderBatch
@@ -191,23 +192,11 @@ def shared_prefixes(flat: FlatBatch, block_size: int) -> tuple[NDArray[np.int32]
 
     Shared blocks count in whole rounds of the attention loop, so that a result is the same with and without groups.
     """
-    groups: dict[bytes, list[int]] = {}
-    if flat.block_tables.shape[1] > ROUND_BLOCKS and len(flat.seq_lens) > 1:
-        decoding = np.diff(flat.query_starts) == 1
-        heads = np.ascontiguousarray(flat.block_tables[:, :ROUND_BLOCKS])
-        full = (flat.seq_lens - 1) // block_size
-        for index in np.flatnonzero(decoding & (full >= ROUND_BLOCKS)).tolist():
-            groups.setdefault(heads[index].tobytes(), []).append(index)
-    shared = [members for members in groups.values() if len(members) > 1]
-    if not shared:
+    found = prefix_groups.shared_prefixes(
+        flat.block_tables, flat.query_starts, flat.seq_lens, block_size, granule=ROUND_BLOCKS
+    )
+    if found is None:
         return None, np.zeros(0, np.int32)
     group_of = np.full(len(flat.seq_lens), -1, np.int32)
-    blocks = np.zeros(len(shared), np.int32)
-    for group, members in enumerate(shared):
-        group_of[members] = group
-        longest = int(full[members].min())
-        tables = flat.block_tables[members, :longest]
-        same = (tables == tables[0]).all(axis=0)
-        leading = longest if same.all() else int(same.argmin())
-        blocks[group] = leading // ROUND_BLOCKS * ROUND_BLOCKS
-    return group_of, blocks
+    group_of[found.members] = np.repeat(np.arange(len(found.blocks), dtype=np.int32), np.diff(found.starts))
+    return group_of, found.blocks

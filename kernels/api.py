@@ -23,6 +23,7 @@ from torch import Tensor
 
 from kernels import fixed_order, torch_ops
 from kernels.cpu import ops as cpu_ops
+from kernels.prefix_groups import PrefixGroups
 from kernels.quantised import LARGEST
 
 
@@ -49,6 +50,7 @@ class AttentionMetadata:
     query_starts int32 [S + 1], seq_lens int32 [S]: context including this step's tokens; 0 for a padded sequence.
     All four on the cache's device; max_query_len and max_seq_len are their maxima, known without a device read.
     fixed_order: every sum in one order, so that a row's result does not depend on its batch (slower).
+    groups: sequences that share leading blocks, for paths that read these once for all of them; None: not looked for.
     """
 
     slot_mapping: Tensor
@@ -58,6 +60,7 @@ class AttentionMetadata:
     max_query_len: int
     max_seq_len: int
     fixed_order: bool = False
+    groups: PrefixGroups | Any = None
     # A path's own preparation for this step, made at its first layer and used by the others.
     plan: Any = field(default=None, repr=False, compare=False)
 
@@ -139,7 +142,8 @@ def paged_attention(
     outside the windows of a sequence's rows are not looked at. softcap: scaled scores s become softcap * tanh(s /
     softcap) before the softmax (Gemma 2, arXiv 2408.00118, section 2).
     """
-    path = fixed_order if meta.fixed_order else _path(q, layer.k)
+    # A GPU's own path knows a fixed order too.
+    path = fixed_order if meta.fixed_order and not q.is_cuda else _path(q, layer.k)
     out: Tensor = path.paged_attention(q, layer, meta, scale, window=window, softcap=softcap)
     return out
 
