@@ -28,7 +28,7 @@ from triton.compiler import ASTSource
 
 from kernels.triton.record import E4M3, Variant
 
-MODULES = ("cache", "rows", "sampling", "attention", "grouped", "split", "merge")
+MODULES = ("cache", "rows", "sampling", "variants")
 """Modules that may have kernels; those that are not there are passed over."""
 CAPABILITIES = (80, 90, 100)
 POOL_FROM = 8
@@ -53,12 +53,14 @@ def variants(module: str) -> list[Variant]:
 
 
 def builds(variant: Variant, capability: int) -> bool:
-    """Whether there is something to build: eight-bit floats need compute capability 8.9."""
+    """Whether there is something to build: some tiles are other GPUs', eight-bit floats need capability 8.9."""
+    if variant.capabilities and capability not in variant.capabilities:
+        return False
     return capability >= 89 or E4M3 not in variant.signature.values()
 
 
 def build(variant: Variant, capability: int) -> Figures:
-    kernel, signature, constants, options, attributes = variant
+    kernel, signature, constants, options, attributes, _ = variant
     if attributes is None:
         loose = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
         attributes = {

@@ -21,7 +21,8 @@ E4M3 = "*fp8e4nv"
 class Variant(NamedTuple):
     """One thing to compile: a kernel, the type of each argument ("constexpr" among them), constants, options.
 
-    attributes: what is known of arguments, by their index; None: every pointer and stride divides by 16.
+    attributes: what is known of arguments, by their index; None: every pointer and stride divides by 16. capabilities:
+    the compute capabilities that it is meant for, all where there are none.
     """
 
     kernel: Any
@@ -29,6 +30,7 @@ class Variant(NamedTuple):
     constants: dict[str, Any]
     options: dict[str, Any]
     attributes: dict[tuple[int, ...], Any] | None = None
+    capabilities: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
