@@ -77,7 +77,9 @@ class CpuRunner:
             f"{FORMS[bits]} {size >> 20} MiB" for bits, size in sorted(self._decoder.weight_bytes.items())
         )
         self.block_bytes = block_bytes
-        self.kv_layout = f"decoder {self.isa} {config.kv_dtype} {[shape.num_layers, layout.kv_heads, layout.head_dim]}"
+        self.kv_layout = (
+            f"{self._decoder.build} {config.kv_dtype} {[shape.num_layers, layout.kv_heads, layout.head_dim]}"
+        )
         self.kv_layout += f", weights {sorted(self._decoder.weight_bytes.items())}"
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
         self._drawing = Drawing(config.max_num_seqs, self.vocab_size, sample_by(self._decoder.sample))

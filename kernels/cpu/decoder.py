@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,8 @@ class Decoder:
     ) -> None:
         self._library = load(level)
         self.isa = self._library.octavo_isa().decode()
+        # Other sources, another compiler or another CPU have another one: they may round differently.
+        self.build = Path(self._library._name).stem
         self._keep: list[object] = []
         self.weight_bytes: Counter[int] = Counter()
         """Memory of the matrices by the bits of a weight; 16: bf16."""

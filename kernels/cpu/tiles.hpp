@@ -11,20 +11,11 @@
 #include <cstring>
 #include <type_traits>
 
-// The inner loops come in three levels: AVX-512 (VNNI, BF16), AVX2, and portable C++. OCTAVO_LEVEL lowers what the
-// compiler would allow, so that each can be tested on one machine.
-#ifndef OCTAVO_LEVEL
-#define OCTAVO_LEVEL 2
-#endif
-#if defined(__AVX512VNNI__) && defined(__AVX512BF16__) && OCTAVO_LEVEL >= 2
-#define OCTAVO_AVX512 1
-#elif defined(__AVX2__) && defined(__FMA__) && OCTAVO_LEVEL >= 1
-#define OCTAVO_AVX2 1
-#endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
+#include "levels.hpp"
 #include "vector.hpp"
 
 namespace octavo {
