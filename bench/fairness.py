@@ -28,6 +28,7 @@ from statistics import median
 from bench.null import VOCAB, NullRunner
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.fairness import OUTPUT_COST, PROMPT_COST
+from engine.flat_batch import NOTHING
 from engine.sampler import Drawn
 from engine.scheduler import Batch
 from engine.sequence import Sequence
@@ -71,8 +72,8 @@ class Meter(NullRunner):
         self.service: dict[str, float] = defaultdict(float)
         self._counted: dict[Sequence, int] = {}  # prompt tokens of live sequences: what is recomputed is not served
 
-    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
-        drawn = super().run(batch)
+    def run(self, batch: Batch, behind: Batch = NOTHING) -> dict[Sequence, Drawn]:
+        drawn = super().run(batch, behind)
         prefill = sum(count for sequence, count in batch.items() if sequence.num_computed + count < sequence.num_tokens)
         decodes = len(drawn)
         for sequence, count in batch.items():

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 
 from engine import EngineConfig, LLMEngine
-from engine.runner import BlockTableRows
+from engine.flat_batch import NOTHING, BlockTableRows
+from engine.runner import Pending, Ready
 from engine.sampler import Drawn
 from engine.scheduler import Batch
 from engine.sequence import Sequence
@@ -19,6 +20,8 @@ VOCAB = 32_000
 
 class NullRunner:
     """`flatten` False leaves the arrays out too, for a bench of the scheduler's decisions and not of their cost."""
+
+    asynchronous = False
 
     def __init__(self, config: EngineConfig, *, max_model_len: int = 16_384, flatten: bool = True) -> None:
         assert config.num_blocks is not None
@@ -31,11 +34,14 @@ class NullRunner:
         self.eos_token_ids: frozenset[int] = frozenset()
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size) if flatten else None
 
-    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
+    def launch(self, batch: Batch, behind: Batch = NOTHING) -> Pending:
+        return Ready(self.run(batch, behind))
+
+    def run(self, batch: Batch, behind: Batch = NOTHING) -> dict[Sequence, Drawn]:
         if self._tables is not None:
-            drawing = self._tables.flatten(batch).drawing
+            drawing = self._tables.flatten(batch, behind).drawing
         else:
-            drawing = [s for s, count in batch.items() if s.num_computed + count == len(s.token_ids)]
+            drawing = [s for s, n in batch.items() if s.num_computed + behind.get(s, 0) + n >= len(s.token_ids)]
         return {s: Drawn([(s.token_ids[-1] * 31 + len(s.token_ids)) % VOCAB]) for s in drawing}
 
     def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:

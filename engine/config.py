@@ -12,7 +12,8 @@ from pathlib import Path
 DEFAULT_CPU_KV_BYTES = 1 << 30
 """About 46,000 tokens of SmolLM2 in bfloat16: dozens of chats, on any machine that can hold the model at all."""
 DEFAULT_GPU_FRACTION = 0.9
-"""Of the memory that is free once the weights are loaded; the rest is for activations and other users of the device."""
+"""Of the memory that is free once the weights are loaded and a step has what it needs; the rest is for what no
+measurement shows (fragments, recorded graphs) and for other users of the device."""
 KV_DTYPES = ("bfloat16", "int8")
 MAX_THREADS = 1024
 WEIGHTS = ("auto", "int4", "int8", "bf16")
@@ -51,7 +52,7 @@ class EngineConfig:
     num_blocks: int | None = None
     """None: as many as `kv_memory_bytes` holds."""
     kv_memory_bytes: int | None = None
-    """None: 1 GiB on a CPU, 90 % of the free memory on a GPU."""
+    """None: 1 GiB on a CPU; on a GPU 90 % of what is free beside the weights and the largest step."""
     host_kv_memory_bytes: int | None = None
     """Host memory for blocks that had to leave the pool, to come back by a copy. None: none; it pays where a copy is
     quicker than computing, on a GPU. On a CPU `kv_memory_bytes` is the same memory, and better used."""
@@ -69,6 +70,12 @@ class EngineConfig:
     long as `token_budget` tokens take."""
     speculation: bool = False
     """Check guesses at the next tokens, out of the text itself, where that pays; answers are the same."""
+    overlap: bool | None = None
+    """Schedule a step while the one before it is computed; answers are the same. None: on a GPU. Not where the next
+    draw hangs on the last token: beside requests with penalties, min_tokens, logprobs or a grammar, nor with
+    speculation."""
+    graphs: bool = True
+    """On a GPU: record decode steps once and replay them, which spares the host most of its work."""
     prefix_caching: bool = True
     patience: int = 64
     """Sequences that may pass a head which does not fit (two full houses); then nobody is admitted until it does."""
@@ -139,28 +146,39 @@ class EngineConfig:
         if type(value) is not int or value < 1:
             raise EngineConfigError(f"{name} must be a whole number from 1, not {value!r}.")
 
-    def pool_blocks(self, block_bytes: int, free_bytes: int, max_model_len: int, *, on_gpu: bool = False) -> int:
+    def pool_blocks(
+        self, block_bytes: int, free_bytes: int, max_model_len: int, *, on_gpu: bool = False, step_bytes: int = 0
+    ) -> int:
         """How many blocks of `block_bytes` the pool gets, of the `free_bytes` that the device has left.
 
-        Raises EngineConfigError when they do not fit, or when they hold no block.
+        `step_bytes` of these are needed by the largest step. Raises EngineConfigError when they do not fit, or when
+        they hold no block.
         """
+        for_step = f", of which a step of {self.token_budget} tokens takes {_size(step_bytes)}" if step_bytes else ""
+        left = max(free_bytes - step_bytes, 0)
         if self.num_blocks is not None:
             blocks, setting = self.num_blocks, "num_blocks"
         elif self.kv_memory_bytes is not None:
             blocks, setting = self.kv_memory_bytes // block_bytes, "kv_memory_bytes"
         else:
-            memory = int(free_bytes * DEFAULT_GPU_FRACTION) if on_gpu else DEFAULT_CPU_KV_BYTES
+            memory = int(left * DEFAULT_GPU_FRACTION) if on_gpu else DEFAULT_CPU_KV_BYTES
             useful = DEFAULT_CAP_FACTOR * self.max_num_seqs * -(-max_model_len // self.block_size)
             blocks, setting = min(memory // block_bytes, useful), "kv_memory_bytes"
+        advice = "use a smaller model" if not step_bytes else "lower token_budget or use a smaller model"
         if blocks < 1:
+            if self.kv_memory_bytes is None and on_gpu:
+                raise EngineConfigError(
+                    f"The KV pool would hold no block: one of {self.block_size} tokens takes {_size(block_bytes)}, and "
+                    f"{_size(free_bytes)} are free{for_step}; {advice}."
+                )
             raise EngineConfigError(
                 f"The KV pool would hold no block: one of {self.block_size} tokens takes {_size(block_bytes)}; "
                 f"raise {setting} or lower block_size."
             )
-        if blocks * block_bytes > free_bytes:
+        if blocks * block_bytes > left:
             raise EngineConfigError(
                 f"The KV pool of {blocks} blocks needs {_size(blocks * block_bytes)}, but {_size(free_bytes)} are "
-                f"free; set {setting} to {_fitting(setting, block_bytes, free_bytes)} or less, or use a smaller model."
+                f"free{for_step}; set {setting} to {_fitting(setting, block_bytes, left)} or less, or {advice}."
             )
         return blocks
 

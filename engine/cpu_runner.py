@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from engine.config import EngineConfig, free_host_memory
 from engine.drawing import Drawing, merge
-from engine.flat_batch import BlockTableRows, FlatBatch
+from engine.flat_batch import NOTHING, BlockTableRows, FlatBatch
 from engine.models.config import ModelConfig
 from engine.models.decoder_weights import decoder_weights
 from engine.models.loader import open_folder
 from engine.models.low_bit import load_tiles
 from engine.models.source import resolve
-from engine.runner import context_length
+from engine.runner import Pending, Ready, context_length
 from engine.sampler import Drawn, Sample, SamplingRows, uniforms
 from engine.scheduler import Batch
 from engine.sequence import Sequence
@@ -44,6 +44,8 @@ LOGITS_BYTES = 64 << 20
 
 class CpuRunner:
     """Runs a Llama-like model through `kernels.cpu`. `why_not` says beforehand whether it can."""
+
+    asynchronous = False
 
     def __init__(self, config: EngineConfig) -> None:
         folder = resolve(config.model)
@@ -111,19 +113,19 @@ class CpuRunner:
         # The portable loops are there for tests and for what torch cannot run; torch's own products are faster.
         return "this CPU has no AVX2" if isa == b"portable" else None
 
-    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
+    def launch(self, batch: Batch, behind: Batch = NOTHING) -> Pending:
         self._drawing.enter(batch)
         drawn: dict[Sequence, Drawn] = {}
-        for flat in self._tables.parts(batch, self._max_rows):
+        for flat in self._tables.parts(batch, self._max_rows, behind):
             logits = self._logits(flat)
             merge(drawn, self._drawing.draw(flat, logits.__getitem__))
-        return drawn
+        return Ready(drawn)
 
     def _logits(self, flat: FlatBatch) -> torch.Tensor:
         group_of, group_blocks = shared_prefixes(flat, self._tables.block_size)
         logits = self._decoder.step(
             DecoderBatch(
-                ids=flat.input_ids.astype(np.int32),
+                ids=self._drawing.input_ids(flat).astype(np.int32),
                 positions=flat.positions.astype(np.int32),
                 slots=flat.slot_mapping,
                 query_starts=flat.query_starts,

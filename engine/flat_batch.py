@@ -23,7 +23,8 @@ class FlatBatch:
     drawing: the sequences that get tokens, in order. rows int64 [R]: the rows whose logits are wanted: first the
     `num_draws` that something is drawn from, then those of prompts that are scored. draws int64 [len(drawing)]: how
     many of them each drawing sequence has, its last token's and one for each draft token; None: one each. scored:
-    (sequence, position of the first row, number of rows), in order.
+    (sequence, position of the first row, number of rows), in order. late int64 [T]: for a token that the step in flight
+    is still to draw, the row (of a running sequence) that draws it, and -1 for the others; None where all are known.
     """
 
     input_ids: NDArray[np.int64]
@@ -39,6 +40,10 @@ class FlatBatch:
     num_draws: int
     draws: NDArray[np.int64] | None = None
     scored: list[tuple[Sequence, int, int]] = field(default_factory=list)
+    late: NDArray[np.int64] | None = None
+
+
+NOTHING: Batch = {}
 
 
 class BlockTableRows:
@@ -48,24 +53,28 @@ class BlockTableRows:
         self.block_size = block_size
         self.tables = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
 
-    def flatten(self, batch: Batch) -> FlatBatch:
+    def flatten(self, batch: Batch, behind: Batch = NOTHING) -> FlatBatch:
+        """`behind`: the step in flight. What it computes of a sequence, and the token that it may draw, come first."""
         size = len(batch)
         starts = np.fromiter((sequence.num_computed for sequence in batch), np.int64, size)
+        if behind:
+            starts += np.fromiter((behind.get(sequence, 0) for sequence in batch), np.int64, size)
         return self._flatten(list(batch), starts, np.fromiter(batch.values(), np.int64, size))
 
-    def parts(self, batch: Batch, most_rows: int) -> Iterator[FlatBatch]:
+    def parts(self, batch: Batch, most_rows: int, behind: Batch = NOTHING) -> Iterator[FlatBatch]:
         """The batch in as few parts as have at most `most_rows` rows of logits each; nearly always one.
 
         Run in this order they compute the same: only a prompt that is scored is ever cut, and a part sees the K and V
         of those before it. `most_rows` must be enough for what is drawn for any one sequence.
         """
-        if sum(batch.values()) <= most_rows or sum(_rows(s, s.num_computed, n) for s, n in batch.items()) <= most_rows:
-            yield self.flatten(batch)
+        starts = {sequence: sequence.num_computed + behind.get(sequence, 0) for sequence in batch}
+        if sum(batch.values()) <= most_rows or sum(_rows(s, starts[s], n) for s, n in batch.items()) <= most_rows:
+            yield self.flatten(batch, behind)
             return
         part: list[tuple[Sequence, int, int]] = []
         room = most_rows
         for sequence, count in batch.items():
-            start, end = sequence.num_computed, sequence.num_computed + count
+            start, end = starts[sequence], starts[sequence] + count
             while start < end:
                 take = end - start
                 if _rows(sequence, start, take) > room and sequence.needs_all_rows:
@@ -90,19 +99,25 @@ class BlockTableRows:
         tokens: list[int] = []
         lengths: list[int] = []
         drawing: list[Sequence] = []
+        late: list[tuple[int, int]] = []
         for sequence, start, end in zip(batch, starts.tolist(), ends.tolist(), strict=True):  # one pass: it shows
             table, known = sequence.block_table, sequence.token_ids
             if sequence.num_synced < len(table):
                 self.tables[sequence.row, sequence.num_synced : len(table)] = table[sequence.num_synced :]
                 sequence.num_synced = len(table)
             rows.append(sequence.row)
-            lengths.append(length := len(known))
-            if end >= length:
-                drawing.append(sequence)
+            length = len(known)
             if end - start == 1 and start < length:
                 tokens.append(known[start])
-            else:
+            elif start < length:
                 tokens += _tokens(sequence, start, end)
+            else:  # the step in flight draws it
+                late.append((len(tokens), sequence.row))
+                tokens.append(0)
+                length = end
+            lengths.append(length)
+            if end >= length:
+                drawing.append(sequence)
         query_starts = np.zeros(size + 1, np.int32)
         np.cumsum(counts, out=query_starts[1:])
         total = int(query_starts[-1])
@@ -129,6 +144,10 @@ class BlockTableRows:
             rows=last_rows,
             num_draws=size,
         )
+        if late:
+            flat.late = np.full(total, -1, np.int64)
+            places, sources = zip(*late, strict=True)
+            flat.late[list(places)] = sources
         if total > size or len(drawing) < size:
             self._choose_rows(flat, batch, starts, ends, np.array(lengths, np.int64))
         return flat
@@ -177,5 +196,6 @@ def _scored(sequence: Sequence, start: int, end: int) -> tuple[int, int]:
 def _rows(sequence: Sequence, start: int, count: int) -> int:
     """How many rows of logits are wanted of `count` tokens."""
     end = start + count
-    drawn = max(0, end - len(sequence.token_ids) + 1)
+    known = max(len(sequence.token_ids), start + 1)  # where it starts behind them, the step in flight draws one more
+    drawn = max(0, end - known + 1)
     return drawn + (_scored(sequence, start, end)[1] if sequence.needs_all_rows else 0)

@@ -6,7 +6,10 @@ Owns the live requests and puts the parts together: scheduler, runner, detokeniz
   has a finish_reason, unless a step failed: then StepError names what ended with it;
 - `abort` works in any state, any number of times, for any id; the blocks are free on return;
 - a fault in one request ends that request; a fault in the step ends everything that runs, and nothing that waits;
-- after every call, `check_integrity` holds.
+- after every call, `check_integrity` holds;
+- with `overlap` a step is launched before the result of the one before it is in, as if every sequence got its token
+  there and went on; the answers are the same. What a sequence has computed behind its end is dropped. Its blocks are
+  free at once nevertheless: the runner's work is done in the order of the calls, so whoever gets them writes later.
 
 Everything happens in the calls of one thread: there is no lock and no task. It knows neither the network nor what a
 tenant is beyond a name.
@@ -18,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +37,7 @@ from engine.prefix_cache import PrefixCache
 from engine.protocol import ChatMessage
 from engine.published_prompts import PublishedPrompts
 from engine.regions import Region
-from engine.runner import ModelRunner
+from engine.runner import ModelRunner, Pending
 from engine.runners import load_runner
 from engine.sampler import Drawn
 from engine.sampling_params import SamplingParams
@@ -46,6 +50,17 @@ if TYPE_CHECKING:
 
 LEAST_PREFILL = 16
 """Prompt tokens that a step carries whatever it takes, so that prompts do get computed."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step that was launched and whose result is not in. `copied`: blocks that were written to for it."""
+
+    batch: Batch
+    decodes: int
+    pending: Pending
+    began: float
+    copied: list[int]
 
 
 class LLMEngine:
@@ -103,6 +118,11 @@ class LLMEngine:
         self.pacer = StepPacer(bound_s, config.token_budget, min(LEAST_PREFILL, config.token_budget))
         self._prefill_cap = self.pacer.cap if config.max_itl_ms is not None else None
         self.speculation = Speculation(self.scheduler, self.pacer) if config.speculation else None
+        wanted = runner.asynchronous if config.overlap is None else config.overlap
+        self.overlap = wanted and self.speculation is None
+        self._flight: _Flight | None = None
+        self._copied: list[int] = []  # blocks that were written to since the last launch
+        self._told_at = 0.0
         # Tokens that a sequence can compute. Behind a window blocks are used again, so the pool sets no bound.
         self._max_slots = self.max_blocks_per_tenant * self.block_size
         if self.scheduler.windows is not None:
@@ -217,33 +237,64 @@ class LLMEngine:
         Raises StepError when the step failed as a whole; the engine can go on with what waits.
         """
         self.pool.now = start = self._clock()
-        batch: Batch = {}
+        flight, following = self._flight, None
+        self._flight = None
         try:
-            batch = self.scheduler.schedule(self._prefill_cap)
-            if self.speculation is not None:
-                self.speculation.draft(batch)
-            self._copy_blocks()
-            drawn = self.runner.run(batch) if batch else {}
+            if flight is None or all(sequence.finished for sequence in flight.batch):
+                flight = self._launch(start)
+            # The rule: what is drawn from now must not depend on a token that is being drawn.
+            if flight is not None and self.overlap and all(sequence.plain for sequence in flight.batch):
+                following = self._launch(start, flight.batch)
+            drawn = flight.pending.result() if flight is not None else {}
         except Exception as error:
             # What was to be copied may be findable already, where it was shared or preempted meanwhile.
-            self.cache.distrust([copy for _, copy in self.cache.copies], self.scheduler.running)
+            copied = [copy for _, copy in self.cache.copies] + self._copied
+            copied += [block for launched in (flight, following) if launched is not None for block in launched.copied]
+            self.cache.distrust(copied, self.scheduler.running)
             self.cache.copies.clear()
+            self._copied = []
             raise StepError(self._release_running(), error) from error
-        self.steps += bool(batch)
+        self._flight = following
+        outputs = [] if flight is None else self._take(flight, drawn)
+        ended, self._ended = self._ended, []
+        return ended + outputs
+
+    def _launch(self, start: float, behind: Batch | None = None) -> _Flight | None:
+        """Schedule a step, behind the one in flight if there is one, and give it to the runner."""
+        batch = self.scheduler.schedule(self._prefill_cap, behind)
+        if self.speculation is not None:
+            self.speculation.draft(batch)
+        self._copy_blocks()
+        if not batch:
+            return None
+        decodes = self.scheduler.num_decodes
+        pending = self.runner.launch(batch, behind or {})
+        copied, self._copied = self._copied, []
+        return _Flight(batch, decodes, pending, start, copied)
+
+    def _take(self, flight: _Flight, drawn: dict[Sequence, Drawn]) -> list[StepOutput]:
+        """Take in what a step gave."""
+        self.steps += 1
+        batch = flight.batch
         tokens = sum(batch.values())
-        decodes = min(self.scheduler.num_decodes, tokens)  # some may have been preempted since, for a prompt
-        self.pacer.observe(tokens - decodes, decodes, self._clock() - start)
+        decodes = min(flight.decodes, tokens)  # some may have been preempted since, for a prompt
+        now = self._clock()
+        self.pacer.observe(tokens - decodes, decodes, now - max(flight.began, self._told_at))
+        self._told_at = now
         payers = [
             s.tenant
             for s, draw in drawn.items()
-            if s.state is SequenceState.RUNNING and not draw.bad and s.prompt_name is None
+            if s.state is not SequenceState.FINISHED and not draw.bad and s.prompt_name is None
         ]
         self.totals["output_tokens"] += self.scheduler.charge_output(payers)
         outputs = []
         for sequence, computed in batch.items():
-            if sequence.state is not SequenceState.RUNNING:
-                continue  # aborted while the step was computed
             draw = drawn.get(sequence)
+            runs = sequence.state is SequenceState.RUNNING
+            # Aborted while it was computed, or ended by the step before; or preempted for the step behind this one, and
+            # then it has lost what was computed, and keeps what was drawn.
+            if not runs and (sequence.finished or draw is None or sequence.prompt_name is not None):
+                continue
             if sequence.prompt_name is not None:
                 self.prompts.advance(sequence, computed, draw)
             elif draw is None:
@@ -263,14 +314,15 @@ class LLMEngine:
                         self.speculation.judge(sequence, draw)
                     computed = min(computed, sequence.num_tokens - sequence.num_computed)
                     sequence.draft = []
-                self.scheduler.computed(sequence, computed)
+                if runs:
+                    self.scheduler.computed(sequence, computed)
                 outputs.append(self._advance(sequence, draw))
-        ended, self._ended = self._ended, []
-        return ended + outputs
+        return outputs
 
     def _copy_blocks(self) -> None:
         if self.cache.copies:
             self.runner.copy_blocks(self.cache.copies)
+            self._copied += [copy for _, copy in self.cache.copies]
             self.cache.copies.clear()
 
     def generate(
@@ -393,7 +445,7 @@ class LLMEngine:
             if drawn.prompt_logprobs is not None:
                 output.prompt_logprobs = drawn.prompt_logprobs
                 sequence.num_scored += len(drawn.prompt_logprobs)
-        if not sequence.started and sequence.state is SequenceState.RUNNING:
+        if not sequence.started and (drawn is not None or sequence.state is SequenceState.RUNNING):
             sequence.started = True
             if sequence.index:
                 return output  # the prompt has been told and counted with the first choice

@@ -165,7 +165,9 @@ def _published(prompt: SequenceOf[int], regions: SequenceOf[Region], tenant: str
     upto = regions[-2].end if len(regions) > 1 else 0
     if not upto:
         return None
-    return Sequence("", prompt[:upto], SamplingParams(), tenant=tenant, regions=regions, arrival=arrival)
+    # What is drawn behind it is not wanted, so nothing is computed from it.
+    params, most = SamplingParams(), upto + 1
+    return Sequence("", prompt[:upto], params, tenant=tenant, regions=regions, arrival=arrival, max_total=most)
 
 
 def _open_store(config: EngineConfig, runner: ModelRunner) -> PromptStore | None:

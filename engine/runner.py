@@ -1,13 +1,15 @@
 """One step of the model: a schedule becomes flat arrays, these become logits, and these tokens.
 
-Owns the model and its KV pool's memory. It knows sequences, but changes nothing of them except `num_synced`; neither
-queues, text nor tenants concern it.
+Owns the model and its KV pool's memory. On a GPU `launch` does not wait for the device: the next step can be launched
+before a result is in, and takes the tokens that it lacks from where the device put them. It knows sequences, but
+changes nothing of them except `num_synced`; neither queues, text nor tenants concern it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,18 +17,56 @@ import torch
 from numpy.typing import NDArray
 
 from engine.config import EngineConfig, EngineConfigError, free_host_memory
+from engine.device import Memory, memory_of, upload
 from engine.drawing import Drawing
-from engine.flat_batch import BlockTableRows, FlatBatch
+from engine.flat_batch import NOTHING, BlockTableRows, FlatBatch
+from engine.graphs import DecodeGraphs, cuda_recorder, padded_sizes
 from engine.models import LoadedModel, load
-from engine.sampler import Drawn
+from engine.models.llama import LlamaModel
+from engine.sampler import Drawn, SamplingRows, draw
+from engine.sampling_params import SamplingParams
 from engine.scheduler import Batch
 from engine.sequence import Sequence
-from kernels.api import AttentionMetadata, KVCache
+from engine.step_inputs import Inputs, StepInputs
+from kernels.api import KVCache
 from kernels.fixed_order import TILE
 
 
+class Pending(Protocol):
+    """A step that was launched."""
+
+    def result(self) -> dict[Sequence, Drawn]:
+        """Wait for it. Gives the next tokens of every sequence that has no token left to compute behind it.
+
+        A sequence whose count reaches beyond its tokens has so many of its draft tokens computed too. A prompt chunk of
+        a sequence that asked for prompt_logprobs has an entry as well, with no token in it. Raises what it failed at.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Ready:
+    """A step that was computed as it was launched."""
+
+    drawn: dict[Sequence, Drawn]
+
+    def result(self) -> dict[Sequence, Drawn]:
+        return self.drawn
+
+
+@dataclass(slots=True)
+class _Launched:
+    result: Callable[[], dict[Sequence, Drawn]]
+
+
 class ModelRunner(Protocol):
-    """What the engine needs of a model: its limits, and steps."""
+    """What the engine needs of a model: its limits, and steps.
+
+    Steps, copies, reads and writes of blocks take effect in the order of the calls, also where a call returns earlier.
+    """
+
+    asynchronous: bool
+    """`launch` returns before the step is computed."""
 
     num_blocks: int
     num_host_blocks: int
@@ -41,12 +81,8 @@ class ModelRunner(Protocol):
     """What a block's bytes mean and how they were computed: runners of one revision and layout may exchange blocks."""
     block_bytes: int
 
-    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
-        """Compute the batch. Gives the next tokens of every sequence that has no token left to compute behind it.
-
-        A sequence whose count reaches beyond its tokens has so many of its draft tokens computed too. A prompt chunk of
-        a sequence that asked for prompt_logprobs has an entry as well, with no token in it.
-        """
+    def launch(self, batch: Batch, behind: Batch = NOTHING) -> Pending:
+        """Compute the batch, behind the step in flight if there is one: what that computes and draws comes first."""
         ...
 
     def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
@@ -73,7 +109,8 @@ class Runner:
     whatever is in the batch, however chunked.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+    def __init__(self, loaded: LoadedModel, config: EngineConfig, memory: Memory | None = None) -> None:
+        """`memory`: tells how much there is, None for the device's own."""
         shape = loaded.config
         if config.threads is not None:
             torch.set_num_threads(config.threads)
@@ -84,35 +121,52 @@ class Runner:
         self.eos_token_ids = frozenset(shape.eos_token_ids)
         self.max_model_len = context_length(config, shape.max_position)
         self.window = shape.window
+        self.asynchronous = self.device.type == "cuda"
+        self._model = loaded.model
+        self._invariant = config.batch_invariant
+        self._tile = TILE if loaded.model.row_wise else 1
+        self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
+        self._drawing = Drawing(config.max_num_seqs, self.vocab_size, device=self.device)
+        most = max(config.token_budget, TILE)
+        self._inputs = StepInputs(most, config.max_num_seqs, self._tables.tables.shape[1], self.device)
+
+        def cache(blocks: int) -> KVCache:
+            heads, dim = shape.num_kv_heads, shape.head_dim
+            layers, size = shape.num_layers, config.block_size
+            return KVCache(layers, blocks, size, heads, dim, dtype=loaded.dtype, device=self.device)
+
+        memory = memory or memory_of(self.device)
+        self._graphs: DecodeGraphs | None = None
+        graphs = config.graphs and self.asynchronous and not self._invariant and isinstance(self._model, LlamaModel)
+        step_bytes = memory.peak_of(lambda: self._try(cache, config.token_budget, config.max_num_seqs))
+        if graphs:  # they keep memory of their own
+            step_bytes += memory.peak_of(lambda: self._try(cache, config.max_num_seqs, config.max_num_seqs))
         block_bytes = config.block_size * shape.kv_bytes_per_token(loaded.dtype.itemsize)
-        on_gpu = self.device.type == "cuda"
-        free = torch.cuda.mem_get_info(self.device)[0] if on_gpu else free_host_memory()
-        self.num_blocks = config.pool_blocks(block_bytes, free, self.max_model_len, on_gpu=on_gpu)
+        self.num_blocks = config.pool_blocks(
+            block_bytes, memory.free(), self.max_model_len, on_gpu=memory.on_gpu, step_bytes=step_bytes
+        )
         self.block_bytes = block_bytes
         self.kv_layout = (
             f"{self.device.type} {loaded.dtype} [K V, {shape.num_layers}, {config.block_size}, {shape.num_kv_heads}, "
             f"{shape.head_dim}]{', batch-invariant' if config.batch_invariant else ''}"
         )
-        self._model = loaded.model
-        self._kv = KVCache(
-            shape.num_layers,
-            self.num_blocks,
-            config.block_size,
-            shape.num_kv_heads,
-            shape.head_dim,
-            dtype=loaded.dtype,
-            device=self.device,
-        )
+        self._kv = cache(self.num_blocks)
         # Touched now: the system would hand out a page of it at a time later, in the middle of somebody's answer.
         self._kv.data.zero_()
         self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
         one = self._kv.data[:, :, 0]
         # Pinned memory, so that a GPU copies without the processor.
-        self._host = torch.empty((self.num_host_blocks, *one.shape), dtype=one.dtype, pin_memory=on_gpu)
-        self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size)
-        self._drawing = Drawing(config.max_num_seqs, self.vocab_size)
-        self._invariant = config.batch_invariant
-        self._tile = TILE if loaded.model.row_wise else 1
+        pinned = self.device.type == "cuda"
+        self._host = torch.empty((self.num_host_blocks, *one.shape), dtype=one.dtype, pin_memory=pinned)
+        if graphs:
+            self._graphs = DecodeGraphs(
+                lambda inputs: self._logits(self._hidden(inputs)),
+                self._inputs,
+                padded_sizes(config.max_num_seqs),
+                vocab_size=self.vocab_size,
+                max_seq_len=self.max_model_len,
+                record=cuda_recorder(self.device),
+            )
 
     @classmethod
     def load(cls, config: EngineConfig) -> Runner:
@@ -123,34 +177,29 @@ class Runner:
         return cls(load(config.model, config.dtype, device), config)
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
+    def launch(self, batch: Batch, behind: Batch = NOTHING) -> Pending:
         self._drawing.enter(batch)
-        flat = self._tables.flatten(batch)
+        flat = self._tables.flatten(batch, behind)
+        return _Launched(self._drawing.launch(flat, self._compute(flat)))
+
+    def _compute(self, flat: FlatBatch) -> Callable[[slice], torch.Tensor]:
+        """Put the step on its way; what it gives computes the logits of a part of `flat.rows`."""
+        if self._graphs is not None and self._graphs.fits(flat):
+            return self._graphs.run(flat).__getitem__
         if self._invariant:
-            hidden = torch.cat([self._hidden(tile)[:size] for tile, size in tiles(flat, self._tile)])
+            parts = [
+                self._hidden(self._inputs.put(tile, fixed_order=True))[:size] for tile, size in tiles(flat, self._tile)
+            ]
+            hidden = torch.cat(parts)
         else:
-            hidden = self._hidden(flat)
+            hidden = self._hidden(self._inputs.put(flat))
+        return lambda part: self._logits(hidden[upload(flat.rows[part], self.device)])
 
-        def logits_of(part: slice) -> torch.Tensor:
-            return self._logits(hidden[self._to_device(flat.rows[part])])
-
-        return self._drawing.draw(flat, logits_of)
-
-    def _hidden(self, flat: FlatBatch) -> torch.Tensor:
-        hidden: torch.Tensor = self._model(
-            self._to_device(flat.input_ids),
-            self._to_device(flat.positions),
-            self._kv,
-            AttentionMetadata(
-                slot_mapping=self._to_device(flat.slot_mapping),
-                block_tables=self._to_device(flat.block_tables),
-                query_starts=self._to_device(flat.query_starts),
-                seq_lens=self._to_device(flat.seq_lens),
-                max_query_len=flat.max_query_len,
-                max_seq_len=flat.max_seq_len,
-                fixed_order=self._invariant,
-            ),
-        )
+    def _hidden(self, inputs: Inputs) -> torch.Tensor:
+        ids, late = inputs.input_ids, inputs.late
+        if late is not None:
+            ids = torch.where(late < 0, ids, self._drawing.last[late.clamp(min=0)])
+        hidden: torch.Tensor = self._model(ids, inputs.positions, self._kv, inputs.meta)
         return hidden
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -188,9 +237,38 @@ class Runner:
         shape = (len(blocks), *self._kv.data.shape[:2], *self._kv.data.shape[3:])
         self._kv.data[:, :, index] = kv.view(shape).movedim(0, 2)
 
-    def _to_device(self, array: NDArray[np.int64] | NDArray[np.int32]) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor if self.device.type == "cpu" else tensor.to(self.device, non_blocking=True)
+    @torch.inference_mode()
+    def _try(self, cache: Callable[[int], KVCache], tokens: int, seqs: int) -> None:
+        """Compute a step of so many tokens, cut among so many sequences that all draw, over a small pool of its own."""
+        size = self._tables.block_size
+        counts = np.full(seqs, tokens // seqs)
+        counts[: tokens % seqs] += 1
+        counts = np.minimum(counts, self.max_model_len)
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        blocks = -(-counts // size)
+        firsts = np.cumsum(blocks) - blocks
+        positions = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
+        tables = np.minimum(firsts[:, None] + np.arange(blocks.max()), blocks.sum() - 1)
+        flat = FlatBatch(
+            input_ids=np.zeros(starts[-1], np.int64),
+            positions=positions,
+            slot_mapping=np.repeat(firsts * size, counts) + positions,
+            block_tables=tables.astype(np.int32),
+            query_starts=starts.astype(np.int32),
+            seq_lens=counts.astype(np.int32),
+            max_query_len=int(counts.max()),
+            max_seq_len=int(counts.max()),
+            drawing=[],
+            rows=starts[1:] - 1,
+            num_draws=seqs,
+        )
+        settings = SamplingRows(seqs)
+        for row in range(seqs):
+            settings.set(row, SamplingParams(top_p=0.9), 0)  # what takes most
+        self._kv = cache(int(blocks.sum()))
+        logits = self._compute(flat)(slice(None))
+        draw(logits, settings, np.arange(seqs), positions[flat.rows] + 1)
+        del self._kv
 
 
 def tiles(flat: FlatBatch, rows: int) -> Iterator[tuple[FlatBatch, int]]:

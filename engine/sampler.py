@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.device import upload
 from engine.sampling_params import SamplingParams, TokenLogprobs
 
 LEAST_TEMPERATURE = 1e-5
@@ -84,8 +85,17 @@ def sample(
     int64 [R]: the position in its sequence that the drawn token will have. Returns R token ids, and the rows among 0 ..
     R - 1 whose logits were unusable (the id means nothing there).
     """
+    tokens, bad = draw(logits, settings, rows, positions)
+    return tokens.tolist(), bad.nonzero()[:, 0].tolist()
+
+
+def draw(
+    logits: Tensor, settings: SamplingRows, rows: NDArray[np.int64], positions: NDArray[np.int64]
+) -> tuple[Tensor, Tensor]:
+    """As `sample`, on the logits' device and without waiting for it: token ids int64 [R], unusable or not bool [R]."""
+    device = logits.device
     if logits.is_cuda:
-        return _sample_on_gpu(logits, settings, rows, positions)
+        return _draw_on_gpu(logits, settings, rows, positions)
     peak, tokens = logits.max(dim=-1)
     bad = ~torch.isfinite(peak)
     temperature = settings.temperature[rows]
@@ -93,24 +103,22 @@ def sample(
     if len(drawn):
         some = rows[drawn]
         uniform = uniforms(settings.seed[some], settings.index[some], positions[drawn])
-        picked = torch.from_numpy(drawn).to(logits.device)
+        picked = upload(drawn, device)
         part, top = (logits, peak) if len(drawn) == len(rows) else (logits[picked], peak[picked])
         scaled = _scaled(part, top, temperature[drawn])
         weights = _filtered(scaled, settings.min_p[some], settings.top_k[some], settings.top_p[some])
-        tokens[picked] = _draw(weights, torch.from_numpy(uniform).to(logits.device))
-    return tokens.tolist(), bad.nonzero()[:, 0].tolist()
+        tokens[picked] = _draw(weights, upload(uniform, device))
+    return tokens, bad
 
 
-def _sample_on_gpu(
+def _draw_on_gpu(
     logits: Tensor, settings: SamplingRows, rows: NDArray[np.int64], positions: NDArray[np.int64]
-) -> tuple[list[int], list[int]]:
-    """One copy there, one launch, one copy back."""
+) -> tuple[Tensor, Tensor]:
+    """One copy there and one launch."""
     from kernels.triton import pick
 
-    packed = torch.from_numpy(settings.packed(rows, positions)).to(logits.device, non_blocking=True)
-    tokens = pick(logits, packed).tolist()
-    bad = [row for row, token in enumerate(tokens) if token < 0]
-    return [max(token, 0) for token in tokens], bad
+    tokens = pick(logits, upload(settings.packed(rows, positions), logits.device))
+    return tokens.clamp(min=0), tokens < 0
 
 
 def uniforms(seed: NDArray[np.int64], index: NDArray[np.int64], position: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -135,7 +143,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _scaled(logits: Tensor, peak: Tensor, temperature: NDArray[np.float32]) -> Tensor:
     """Logits over temperature, shifted so that a row's best is 0: nothing can overflow. Unusable rows become flat."""
-    scaled = (logits - peak[:, None]) / torch.from_numpy(temperature).to(logits.device)[:, None]
+    scaled = (logits - peak[:, None]) / upload(temperature, logits.device)[:, None]
     return torch.nan_to_num_(scaled, nan=0.0, posinf=0.0, neginf=-torch.inf)
 
 
@@ -151,9 +159,9 @@ def _filtered(
     if not len(limited) and not min_p.any():
         return scaled.exp_()
     with np.errstate(divide="ignore"):
-        least = torch.from_numpy(np.log(min_p)).to(scaled.device)
+        least = upload(np.log(min_p), scaled.device)
     if len(limited):
-        which = torch.from_numpy(limited).to(scaled.device)
+        which = upload(limited, scaled.device)
         k = np.where(top_k[limited] > 0, np.minimum(top_k[limited], vocabulary), vocabulary)
         some = scaled if len(limited) == len(scaled) else scaled[which]
         least[which] = _least_by_rank(some, least[which], k, top_p[limited])
@@ -164,8 +172,8 @@ def _filtered(
 
 def _least_by_rank(scaled: Tensor, least: Tensor, k: NDArray[np.int64], top_p: NDArray[np.float32]) -> Tensor:
     """The least value that top_k and then top_p admit in each row, not below `least`; float32 [R]."""
-    ranks = torch.from_numpy(k).to(scaled.device)[:, None]
-    share = torch.from_numpy(top_p).to(scaled.device)[:, None]
+    ranks = upload(k, scaled.device)[:, None]
+    share = upload(top_p, scaled.device)[:, None]
     best = _descending(scaled)
     mass = best.exp().cumsum(dim=-1, dtype=torch.float64)
     floor = torch.maximum(least[:, None], best.gather(1, ranks - 1))

@@ -65,6 +65,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """Whether logits depend on which tokens came before. Such a request must not be given draft tokens."""
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
+    @property
+    def plain(self) -> bool:
+        """Whether a draw needs nothing of the tokens before it, and gives nothing but a token."""
+        edited = self.logit_bias or self.min_tokens or self.penalised or self.grammar is not None
+        return not edited and self.logprobs is None and self.prompt_logprobs is None
+
     def __post_init__(self) -> None:
         problems = {
             "max_tokens": self.max_tokens is not None and self.max_tokens < 1,

@@ -12,6 +12,7 @@ least service: its half-computed prompt, else the head of its queue. Promises:
 - when blocks run out, the newest sequence of the most over-served tenant is preempted: it gives back everything and
   is recomputed later, first in its queue. The same makes room for a tenant that runs nothing, is not ahead, and finds
   the rows or the pool full: but never the last running sequence of a tenant;
+- a step can be scheduled behind one that is in flight, on the assumption that every sequence gets its token there;
 - a sequence alone always fits (the engine refuses those that never could), so every step that has work makes progress;
 - where every layer has a sliding window, a sequence is admitted with the blocks that it needs at once, and goes on with
   those that it leaves behind (engine.windows); before anybody is preempted or kept waiting, these are given back;
@@ -91,6 +92,8 @@ class Scheduler:
         self._waiting_of: _ByTenant = {}
         self._prefilling: dict[str, dict[Sequence, None]] = {}
         """Running sequences that have more than one token to compute, by tenant."""
+        self._behind: Batch = {}
+        """The step in flight while the next one is scheduled: its tokens come first, though they are not there yet."""
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
 
     # --- queues ---------------------------------------------------------------------------------------------------
@@ -129,21 +132,26 @@ class Scheduler:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def schedule(self, prefill_cap: Callable[[int], int] | None = None) -> Batch:
+    def schedule(self, prefill_cap: Callable[[int], int] | None = None, behind: Batch | None = None) -> Batch:
         """The next step. The scheduled tokens have their slots; the caller computes them and then calls `computed`.
 
         Beside D decodes at most `prefill_cap(D)` prompt tokens are scheduled; None: as many as the budget has left.
+        `behind`: the step in flight, if there is one. A sequence of it may be preempted, and keeps its coming token.
         """
         batch: Batch = {}
         half_computed: dict[str, list[Sequence]] = {}
-        size = self.block_size
-        for sequence in list(self.running):
-            if sequence.state is not SequenceState.RUNNING:
-                continue  # preempted for one before it, just now
-            if len(sequence.token_ids) - sequence.num_computed > 1:
-                half_computed.setdefault(sequence.tenant, []).append(sequence)
-            elif sequence.num_computed < len(sequence.block_table) * size or self._has_slots(sequence, batch):
-                batch[sequence] = 1  # it has the slot, as in most steps, or gets it
+        self._behind = behind or {}
+        if behind:
+            self._schedule_behind(batch, half_computed)
+        else:
+            size = self.block_size
+            for sequence in list(self.running):
+                if sequence.state is not SequenceState.RUNNING:
+                    continue  # preempted for one before it, just now
+                if len(sequence.token_ids) - sequence.num_computed > 1:
+                    half_computed.setdefault(sequence.tenant, []).append(sequence)
+                elif sequence.num_computed < len(sequence.block_table) * size or self._has_slots(sequence, batch):
+                    batch[sequence] = 1  # it has the slot, as in most steps, or gets it
         self.num_decodes = len(batch)
         if half_computed or self._waiting_of:
             budget = self.token_budget
@@ -151,6 +159,23 @@ class Scheduler:
                 budget = min(budget, len(batch) + prefill_cap(len(batch)))
             self._schedule_prompts(batch, half_computed, budget)
         return batch
+
+    def _schedule_behind(self, batch: Batch, half_computed: dict[str, list[Sequence]]) -> None:
+        """What runs, as in `schedule`, behind a step in flight."""
+        for sequence in list(self.running):
+            if sequence.state is not SequenceState.RUNNING:
+                continue
+            left = len(sequence.token_ids) - self._start(sequence)
+            if left > 1:
+                half_computed.setdefault(sequence.tenant, []).append(sequence)
+            elif left == 0 and len(sequence.token_ids) + 1 >= sequence.max_total:
+                pass  # the token that it is getting is its last one, whichever it is
+            elif self._has_slots(sequence, batch):
+                batch[sequence] = 1
+
+    def _start(self, sequence: Sequence) -> int:
+        """The tokens of a running sequence that come before what is being scheduled."""
+        return sequence.num_computed + self._behind.get(sequence, 0)
 
     def computed(self, sequence: Sequence, count: int) -> None:
         """`count` more tokens of a running sequence have their K and V in the pool."""
@@ -202,10 +227,11 @@ class Scheduler:
 
     def _has_slots(self, sequence: Sequence, batch: Batch, count: int = 1) -> bool:
         """Give a running sequence the slots for its next tokens; False when it was preempted itself to get them."""
-        if sequence.num_computed + count <= len(sequence.block_table) * self.block_size:
+        end = self._start(sequence) + count
+        if end <= len(sequence.block_table) * self.block_size:
             return True
         tenant = sequence.tenant
-        missing = -(-(sequence.num_computed + count) // self.block_size) - len(sequence.block_table)
+        missing = -(-end // self.block_size) - len(sequence.block_table)
         while len(self._running_of[tenant]) > 1 and self._uses_too_much(tenant, missing):
             if self._slide(self._running_of[tenant], self.pool.num_available + 1, sequence):
                 continue
@@ -263,7 +289,7 @@ class Scheduler:
             if self.preemptions > preemptions:
                 left = budget - sum(batch.values())
             if admission is _Admission.ADMITTED:
-                count = min(sequence.num_tokens - sequence.num_computed, left)
+                count = min(sequence.num_tokens - self._start(sequence), left)
                 if self._has_slots(sequence, batch, count):
                     batch[sequence] = count
                     self._charge_prompt(sequence, count)
@@ -302,13 +328,14 @@ class Scheduler:
                 return sequence
         if admitting:
             for sequence in self._waiting_of.get(tenant, ()):
-                if sequence not in passed_over and sequence not in not_yet:
-                    return sequence
+                if sequence not in passed_over and sequence not in not_yet and sequence not in self._behind:
+                    return sequence  # one that was preempted in flight has a token coming
         return None
 
     def _charge_prompt(self, sequence: Sequence, count: int) -> None:
-        end = min(sequence.num_computed + count, sequence.prompt_len)  # what was said has been charged as it was drawn
-        fresh = end - max(sequence.num_charged, sequence.num_computed)
+        start = self._start(sequence)
+        end = min(start + count, sequence.prompt_len)  # what was said has been charged as it was drawn
+        fresh = end - max(sequence.num_charged, start)
         if fresh > 0:
             self.fairness.charge(sequence.tenant, PROMPT_COST * fresh)
             sequence.num_charged = end

@@ -65,6 +65,7 @@ class Sequence:
         "num_scored",
         "num_synced",
         "params",
+        "plain",
         "prefilling",
         "prompt_len",
         "prompt_name",
@@ -112,6 +113,8 @@ class Sequence:
         self.grammar = grammar
         self.repetition = None if params.repetition_stop is None else RepetitionWatch(params.repetition_stop)
 
+        self.plain = params.plain and grammar is None
+        """Its next token can be drawn before the host knows the last one."""
         self.watched = self.grammar is not None or self.repetition is not None
         """Something besides its text and its length may end it."""
         self.state = SequenceState.WAITING

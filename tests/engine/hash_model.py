@@ -15,8 +15,9 @@ import torch
 
 from engine.config import EngineConfig
 from engine.drawing import Drawing, merge
-from engine.flat_batch import BlockTableRows
+from engine.flat_batch import NOTHING, BlockTableRows
 from engine.llm_engine import LLMEngine
+from engine.runner import Ready
 from engine.sampler import Drawn
 from engine.scheduler import Batch
 from engine.sequence import Sequence
@@ -32,6 +33,8 @@ def logits_after(context: list[int], spread: float = 3.0) -> np.ndarray:
 
 
 class HashRunner:
+    asynchronous = False
+
     def __init__(self, config: EngineConfig, *, most_rows: int = 1 << 20, spread: float = 3.0) -> None:
         assert config.num_blocks is not None
         self.num_blocks = config.num_blocks
@@ -49,13 +52,16 @@ class HashRunner:
         self._drawing = Drawing(config.max_num_seqs, VOCAB)
         self._tokens = np.full((self.num_blocks + self.num_host_blocks) * config.block_size, -1)
 
-    def run(self, batch: Batch) -> dict[Sequence, Drawn]:
+    def launch(self, batch: Batch, behind: Batch = NOTHING) -> Ready:
+        return Ready(self.run(batch, behind))
+
+    def run(self, batch: Batch, behind: Batch = NOTHING) -> dict[Sequence, Drawn]:
         self._drawing.enter(batch)
         drawn: dict[Sequence, Drawn] = {}
-        for flat in self._tables.parts(batch, self._most_rows):
+        for flat in self._tables.parts(batch, self._most_rows, behind):
             self.parts += 1
             assert len(flat.rows) <= self._most_rows
-            self._tokens[flat.slot_mapping] = flat.input_ids
+            self._tokens[flat.slot_mapping] = self._drawing.input_ids(flat)
             logits = np.zeros((len(flat.rows), VOCAB), np.float32)
             size = self._tables.block_size
             for i, row in enumerate(flat.rows.tolist()):
@@ -91,7 +97,7 @@ def speculate(engine: LLMEngine, propose: Callable[[Sequence], list[int]]) -> No
     """From now on every sequence that draws is given what `propose` guesses, where budget and pool have room."""
     plain = engine.scheduler.schedule
 
-    def schedule(prefill_cap: object = None) -> Batch:
+    def schedule(prefill_cap: object = None, behind: Batch | None = None) -> Batch:
         batch = plain()
         for sequence, count in list(batch.items()):
             start = sequence.num_computed

@@ -130,7 +130,7 @@ def test_an_unusable_row_of_a_draft_counts_only_where_the_draft_was_right() -> N
         engine = hash_engine(token_budget=32)
         plain = engine.runner.run
 
-        def run(batch: Batch) -> Any:
+        def run(batch: Batch, behind: Batch) -> Any:
             with pytest.MonkeyPatch.context() as patch:
                 original = logits_after
 
@@ -139,7 +139,7 @@ def test_an_unusable_row_of_a_draft_counts_only_where_the_draft_was_right() -> N
                     return np.full(VOCAB, np.nan, np.float32) if broken else original(tokens, spread)
 
                 patch.setattr("tests.engine.hash_model.logits_after", logits)
-                return plain(batch)
+                return plain(batch, behind)
 
         engine.runner.run = run  # type: ignore[method-assign]
         return engine

@@ -37,6 +37,8 @@ class EngineMachine(RuleBasedStateMachine):
         speculation=st.booleans(),
         host_blocks=st.sampled_from([None, 1, 4, 20]),
         window=st.sampled_from([None, 1, 3, 8]),
+        overlap=st.sampled_from([None, True]),
+        deferred=st.booleans(),
     )
     def start(
         self,
@@ -52,6 +54,8 @@ class EngineMachine(RuleBasedStateMachine):
         speculation: bool,
         host_blocks: int | None,
         window: int | None,
+        overlap: bool | None,
+        deferred: bool,
     ) -> None:
         self.engine: LLMEngine = null_engine(
             num_blocks=num_blocks,
@@ -69,6 +73,8 @@ class EngineMachine(RuleBasedStateMachine):
             host_kv_memory_bytes=host_blocks,
             memory=MEMORY,
             window=window,
+            overlap=overlap,
+            deferred=deferred,
         )
         blocks = max(1, int(num_blocks * max_kv_share))
         self.slots = blocks * block_size

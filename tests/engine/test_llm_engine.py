@@ -226,17 +226,17 @@ def test_abort_in_any_state_frees_the_blocks_at_once_and_harms_nobody(tiny_engin
 def test_abort_between_launch_and_result_of_the_last_token(tiny_engine: Make) -> None:
     """C9: the abort comes while the step that would end the answer is being computed."""
     engine = tiny_engine()
-    run = engine.runner.run
+    launch = engine.runner.launch
 
-    def run_and_abort(batch: Any) -> Any:
-        drawn = run(batch)
-        if any(sequence.request_id == "r" and sequence.num_output == 23 for sequence in drawn):
+    def launch_and_abort(batch: Any, behind: Any) -> Any:
+        pending = launch(batch, behind)
+        if any(sequence.request_id == "r" and sequence.num_output == 23 for sequence in pending.result()):
             assert engine.abort("r")
             assert not engine.abort("r")
             engine.check_integrity()
-        return drawn
+        return pending
 
-    engine.runner.run = run_and_abort  # type: ignore[method-assign]
+    engine.runner.launch = launch_and_abort  # type: ignore[method-assign]
     engine.add_request("r", prompts()[0], GREEDY)
     engine.add_request("other", prompts()[1], SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True))
     outputs = collect(engine)
@@ -275,18 +275,18 @@ def test_a_step_that_raises_ends_all_that_run_and_the_waiting_go_on(tiny_engine:
     engine.step()
     engine.step()
     engine.abort("0")
-    run = engine.runner.run
+    launch = engine.runner.launch
 
-    def fail(batch: Any) -> Any:
+    def fail(batch: Any, behind: Any) -> Any:
         raise RuntimeError("the device is gone")
 
-    engine.runner.run = fail  # type: ignore[method-assign]
+    engine.runner.launch = fail  # type: ignore[method-assign]
     with pytest.raises(StepError, match="RuntimeError: the device is gone") as error:
         engine.step()
     assert sorted(error.value.request_ids) == ["1", "2"]
     engine.check_integrity()
     assert engine.pool.num_used == 0
-    engine.runner.run = run  # type: ignore[method-assign]
+    engine.runner.launch = launch  # type: ignore[method-assign]
     engine.add_request("3", prompts()[2], GREEDY)
     outputs = collect(engine)
     assert [output.finish_reason for output in outputs.pop("0")] == ["abort"], "what was ended before is still told"
@@ -298,12 +298,12 @@ def test_a_waiting_request_survives_a_step_that_raises() -> None:
     engine = null_engine(num_blocks=32, max_num_seqs=1)
     engine.add_request("runs", [1, 2, 3], GREEDY, tenant="t")
     engine.add_request("waits", [4, 5, 6], GREEDY, tenant="t")
-    run = engine.runner.run
-    engine.runner.run = lambda batch: 1 / 0  # type: ignore[method-assign]
+    launch = engine.runner.launch
+    engine.runner.launch = lambda batch, behind: 1 / 0  # type: ignore[method-assign]
     with pytest.raises(StepError) as error:
         engine.step()
     assert error.value.request_ids == ["runs"]
-    engine.runner.run = run  # type: ignore[method-assign]
+    engine.runner.launch = launch  # type: ignore[method-assign]
     assert tokens_of(collect(engine)["waits"]) == expected([4, 5, 6], 24)
 
 

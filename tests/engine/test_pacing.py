@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 
 from engine.config import EngineConfig
+from engine.flat_batch import NOTHING
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
 from tests.engine.null_model import NullRunner
@@ -20,13 +21,13 @@ class TimedRunner(NullRunner):
         self.time = 0.0
         self.steps: list[tuple[int, int, float]] = []
 
-    def run(self, batch):  # type: ignore[no-untyped-def]
+    def launch(self, batch, behind=NOTHING):  # type: ignore[no-untyped-def]
         decodes = sum(not sequence.prefilling for sequence in batch)
         prefill = sum(batch.values()) - decodes
         seconds = BASE_S + decodes * DECODE_S + prefill * PREFILL_S
         self.time += seconds
         self.steps.append((decodes, prefill, seconds))
-        return super().run(batch)
+        return super().launch(batch, behind)
 
 
 def timed_engine(max_itl_ms: float | None) -> LLMEngine:
