@@ -137,7 +137,7 @@ class EngineConfig:
         wanted = self.host_kv_memory_bytes or 0
         if wanted > free_bytes:
             raise EngineConfigError(
-                f"host_kv_memory_bytes is {_size(wanted)}, but {_size(free_bytes)} of host memory are free; lower it."
+                f"host_kv_memory_bytes is {in_words(wanted)}, but {in_words(free_bytes)} of host memory are free; lower it."
             )
         return wanted // block_bytes
 
@@ -154,7 +154,7 @@ class EngineConfig:
         `step_bytes` of these are needed by the largest step. Raises EngineConfigError when they do not fit, or when
         they hold no block.
         """
-        for_step = f", of which a step of {self.token_budget} tokens takes {_size(step_bytes)}" if step_bytes else ""
+        for_step = f", of which a step of {self.token_budget} tokens takes {in_words(step_bytes)}" if step_bytes else ""
         left = max(free_bytes - step_bytes, 0)
         if self.num_blocks is not None:
             blocks, setting = self.num_blocks, "num_blocks"
@@ -168,16 +168,16 @@ class EngineConfig:
         if blocks < 1:
             if self.kv_memory_bytes is None and on_gpu:
                 raise EngineConfigError(
-                    f"The KV pool would hold no block: one of {self.block_size} tokens takes {_size(block_bytes)}, and "
-                    f"{_size(free_bytes)} are free{for_step}; {advice}."
+                    f"The KV pool would hold no block: one of {self.block_size} tokens takes {in_words(block_bytes)}, and "
+                    f"{in_words(free_bytes)} are free{for_step}; {advice}."
                 )
             raise EngineConfigError(
-                f"The KV pool would hold no block: one of {self.block_size} tokens takes {_size(block_bytes)}; "
+                f"The KV pool would hold no block: one of {self.block_size} tokens takes {in_words(block_bytes)}; "
                 f"raise {setting} or lower block_size."
             )
         if blocks * block_bytes > left:
             raise EngineConfigError(
-                f"The KV pool of {blocks} blocks needs {_size(blocks * block_bytes)}, but {_size(free_bytes)} are "
+                f"The KV pool of {blocks} blocks needs {in_words(blocks * block_bytes)}, but {in_words(free_bytes)} are "
                 f"free{for_step}; set {setting} to {_fitting(setting, block_bytes, left)} or less, or {advice}."
             )
         return blocks
@@ -211,7 +211,8 @@ def _fitting(setting: str, block_bytes: int, free_bytes: int) -> int:
     return fits if setting == "num_blocks" else fits * block_bytes
 
 
-def _size(count: int) -> str:
+def in_words(count: int) -> str:
+    """A number of bytes, as a message gives it."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"

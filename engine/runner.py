@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.config import EngineConfig, EngineConfigError, free_host_memory
+from engine.config import EngineConfig, EngineConfigError, free_host_memory, in_words
 from engine.device import Memory, memory_of, upload
 from engine.drawing import Drawing
 from engine.flat_batch import NOTHING, BlockTableRows, FlatBatch
-from engine.graphs import DecodeGraphs, cuda_recorder, padded_sizes
+from engine.graphs import DecodeGraphs, Record, cuda_recorder, padded_sizes
 from engine.models import LoadedModel, load
 from engine.models.llama import LlamaModel
 from engine.sampler import Drawn, SamplingRows, draw
@@ -28,6 +28,7 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Batch
 from engine.sequence import Sequence
 from engine.step_inputs import Inputs, StepInputs
+from engine.trial_step import trial_step
 from kernels.api import KVCache
 from kernels.fixed_order import TILE
 
@@ -109,8 +110,12 @@ class Runner:
     whatever is in the batch, however chunked.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig, memory: Memory | None = None) -> None:
-        """`memory`: tells how much there is, None for the device's own."""
+    def __init__(
+        self, loaded: LoadedModel, config: EngineConfig, memory: Memory | None = None, record: Record | None = None
+    ) -> None:
+        """`memory`: tells how much there is, None for the device's own. `record`: how decode steps are recorded, None
+        for CUDA graphs on a GPU, and not at all elsewhere.
+        """
         shape = loaded.config
         if config.threads is not None:
             torch.set_num_threads(config.threads)
@@ -135,12 +140,15 @@ class Runner:
             layers, size = shape.num_layers, config.block_size
             return KVCache(layers, blocks, size, heads, dim, dtype=loaded.dtype, device=self.device)
 
-        memory = memory or memory_of(self.device)
         self._graphs: DecodeGraphs | None = None
-        graphs = config.graphs and self.asynchronous and not self._invariant and isinstance(self._model, LlamaModel)
-        step_bytes = memory.peak_of(lambda: self._try(cache, config.token_budget, config.max_num_seqs))
-        if graphs:  # they keep memory of their own
-            step_bytes += memory.peak_of(lambda: self._try(cache, config.max_num_seqs, config.max_num_seqs))
+        if record is None and self.device.type == "cuda":
+            record = cuda_recorder(self.device)
+        if not config.graphs or self._invariant or not isinstance(self._model, LlamaModel):
+            record = None
+        memory = memory or memory_of(self.device)
+        step_bytes = self._measure(memory, cache, config.token_budget)
+        if record is not None:  # recorded steps have memory of their own
+            step_bytes += self._measure(memory, cache, config.max_num_seqs)
         block_bytes = config.block_size * shape.kv_bytes_per_token(loaded.dtype.itemsize)
         self.num_blocks = config.pool_blocks(
             block_bytes, memory.free(), self.max_model_len, on_gpu=memory.on_gpu, step_bytes=step_bytes
@@ -158,15 +166,41 @@ class Runner:
         # Pinned memory, so that a GPU copies without the processor.
         pinned = self.device.type == "cuda"
         self._host = torch.empty((self.num_host_blocks, *one.shape), dtype=one.dtype, pin_memory=pinned)
-        if graphs:
+        if record is not None:
             self._graphs = DecodeGraphs(
                 lambda inputs: self._logits(self._hidden(inputs)),
                 self._inputs,
                 padded_sizes(config.max_num_seqs),
                 vocab_size=self.vocab_size,
                 max_seq_len=self.max_model_len,
-                record=cuda_recorder(self.device),
+                record=record,
             )
+
+    def _measure(self, memory: Memory, cache: Callable[[int], KVCache], tokens: int) -> int:
+        """Bytes that a step of so many tokens takes at most, beside the weights and the KV pool."""
+        size = self._tables.block_size
+        flat, blocks = trial_step(tokens, len(self._drawing.last), size, self.max_model_len)
+        settings = SamplingRows(flat.num_draws)
+        for row in range(flat.num_draws):
+            settings.set(row, SamplingParams(top_p=0.9), 0)  # what takes most
+
+        @torch.inference_mode()
+        def step() -> None:
+            logits = self._compute(flat)(slice(None))
+            raw = logits.clone()  # logprobs are told of these
+            draw(logits, settings, np.arange(flat.num_draws), flat.seq_lens.astype(np.int64))
+            del raw
+
+        self._kv = cache(blocks)
+        try:
+            return memory.peak_of(step)
+        except torch.OutOfMemoryError:
+            raise EngineConfigError(
+                f"A step of {tokens} tokens does not fit beside the weights, where {in_words(memory.free())} are free; "
+                "lower token_budget or max_num_seqs, or use a smaller model."
+            ) from None
+        finally:
+            del self._kv
 
     @classmethod
     def load(cls, config: EngineConfig) -> Runner:
@@ -174,6 +208,8 @@ class Runner:
         device = config.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)  # recorded steps and their memory belong to the current one
         return cls(load(config.model, config.dtype, device), config)
 
     @torch.inference_mode()
@@ -236,39 +272,6 @@ class Runner:
         kv = torch.from_numpy(data).to(self.device).view(self._kv.data.dtype)
         shape = (len(blocks), *self._kv.data.shape[:2], *self._kv.data.shape[3:])
         self._kv.data[:, :, index] = kv.view(shape).movedim(0, 2)
-
-    @torch.inference_mode()
-    def _try(self, cache: Callable[[int], KVCache], tokens: int, seqs: int) -> None:
-        """Compute a step of so many tokens, cut among so many sequences that all draw, over a small pool of its own."""
-        size = self._tables.block_size
-        counts = np.full(seqs, tokens // seqs)
-        counts[: tokens % seqs] += 1
-        counts = np.minimum(counts, self.max_model_len)
-        starts = np.concatenate(([0], np.cumsum(counts)))
-        blocks = -(-counts // size)
-        firsts = np.cumsum(blocks) - blocks
-        positions = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
-        tables = np.minimum(firsts[:, None] + np.arange(blocks.max()), blocks.sum() - 1)
-        flat = FlatBatch(
-            input_ids=np.zeros(starts[-1], np.int64),
-            positions=positions,
-            slot_mapping=np.repeat(firsts * size, counts) + positions,
-            block_tables=tables.astype(np.int32),
-            query_starts=starts.astype(np.int32),
-            seq_lens=counts.astype(np.int32),
-            max_query_len=int(counts.max()),
-            max_seq_len=int(counts.max()),
-            drawing=[],
-            rows=starts[1:] - 1,
-            num_draws=seqs,
-        )
-        settings = SamplingRows(seqs)
-        for row in range(seqs):
-            settings.set(row, SamplingParams(top_p=0.9), 0)  # what takes most
-        self._kv = cache(int(blocks.sum()))
-        logits = self._compute(flat)(slice(None))
-        draw(logits, settings, np.arange(seqs), positions[flat.rows] + 1)
-        del self._kv
 
 
 def tiles(flat: FlatBatch, rows: int) -> Iterator[tuple[FlatBatch, int]]:
