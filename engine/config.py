@@ -137,7 +137,8 @@ class EngineConfig:
         wanted = self.host_kv_memory_bytes or 0
         if wanted > free_bytes:
             raise EngineConfigError(
-                f"host_kv_memory_bytes is {in_words(wanted)}, but {in_words(free_bytes)} of host memory are free; lower it."
+                f"host_kv_memory_bytes is {in_words(wanted)}, but {in_words(free_bytes)} of host memory are free; "
+                "lower it."
             )
         return wanted // block_bytes
 
@@ -154,7 +155,9 @@ class EngineConfig:
         `step_bytes` of these are needed by the largest step. Raises EngineConfigError when they do not fit, or when
         they hold no block.
         """
-        for_step = f", of which a step of {self.token_budget} tokens takes {in_words(step_bytes)}" if step_bytes else ""
+        free = f"{in_words(free_bytes)} are free"
+        if step_bytes:
+            free += f", of which a step of {self.token_budget} tokens takes {in_words(step_bytes)}"
         left = max(free_bytes - step_bytes, 0)
         if self.num_blocks is not None:
             blocks, setting = self.num_blocks, "num_blocks"
@@ -168,8 +171,8 @@ class EngineConfig:
         if blocks < 1:
             if self.kv_memory_bytes is None and on_gpu:
                 raise EngineConfigError(
-                    f"The KV pool would hold no block: one of {self.block_size} tokens takes {in_words(block_bytes)}, and "
-                    f"{in_words(free_bytes)} are free{for_step}; {advice}."
+                    f"The KV pool would hold no block: one of {self.block_size} tokens takes {in_words(block_bytes)}, "
+                    f"and {free}; {advice}."
                 )
             raise EngineConfigError(
                 f"The KV pool would hold no block: one of {self.block_size} tokens takes {in_words(block_bytes)}; "
@@ -177,8 +180,8 @@ class EngineConfig:
             )
         if blocks * block_bytes > left:
             raise EngineConfigError(
-                f"The KV pool of {blocks} blocks needs {in_words(blocks * block_bytes)}, but {in_words(free_bytes)} are "
-                f"free{for_step}; set {setting} to {_fitting(setting, block_bytes, left)} or less, or {advice}."
+                f"The KV pool of {blocks} blocks needs {in_words(blocks * block_bytes)}, but {free}; "
+                f"set {setting} to {_fitting(setting, block_bytes, left)} or less, or {advice}."
             )
         return blocks
 
