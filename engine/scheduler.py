@@ -268,7 +268,8 @@ class Scheduler:
         """
         if self.windows is None:
             return False
-        return self.windows.give_back([s for s in sequences if s is growing or not s.prefilling], wanted)
+        own = [s for s in sequences if s is growing or not s.prefilling]
+        return self.windows.give_back(own, wanted, self._behind)
 
     def _schedule_prompts(self, batch: Batch, half_computed: dict[str, list[Sequence]], budget: int) -> None:
         """Fill the batch up to `budget` tokens with those of prompts, always of the tenant with the least service."""

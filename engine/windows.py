@@ -7,11 +7,13 @@ builds on it; blocks that others hold too, or that are pinned, stay where they a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.block_pool import BlockPool
 from engine.prefix_cache import PrefixCache
 from engine.sequence import GONE, Sequence
+
+NOTHING: Mapping[Sequence, int] = {}
 
 
 class Windows:
@@ -29,18 +31,22 @@ class Windows:
         """Blocks with which a sequence of any length can go on by itself: its window, a step, and the edges of both."""
         return -(-(window + budget) // block_size) + 2
 
-    def give_back(self, sequences: Iterable[Sequence], wanted: int) -> bool:
-        """Free blocks of these running sequences until `wanted` are available or none is left; whether any was."""
+    def give_back(self, sequences: Iterable[Sequence], wanted: int, behind: Mapping[Sequence, int] = NOTHING) -> bool:
+        """Free blocks of these running sequences until `wanted` are available or none is left; whether any was.
+
+        `behind`: the tokens of each in the step in flight. What only these look at can go: whoever gets it writes to it
+        later.
+        """
         found = False
         for sequence in sequences:
             if self.pool.num_available >= wanted:
                 break
-            found = self._give_back(sequence) or found
+            found = self._give_back(sequence, behind.get(sequence, 0)) or found
         return found
 
-    def _give_back(self, sequence: Sequence) -> bool:
-        # The next token computed sees from here on.
-        behind = max(0, sequence.num_computed - self.window + 1) // self.block_size
+    def _give_back(self, sequence: Sequence, in_flight: int) -> bool:
+        # The next token scheduled sees from here on.
+        behind = max(0, sequence.num_computed + in_flight - self.window + 1) // self.block_size
         if behind <= sequence.num_behind:
             return False
         table, pool = sequence.block_table, self.pool

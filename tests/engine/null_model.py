@@ -31,7 +31,7 @@ EOS = 0
 
 
 class Queued:
-    """A piece of work that is done later; its fault is its caller's alone."""
+    """A piece of work that is done later."""
 
     def __init__(self, runner: NullRunner, work: Callable[[], Any]) -> None:
         self._runner = runner
@@ -40,16 +40,20 @@ class Queued:
         self._value: Any = None
         self._error: Exception | None = None
 
-    def do(self) -> None:
+    def do(self) -> Exception | None:
         self._done = True
         try:
             self._value = self._work()
         except Exception as error:
             self._error = error
+        return self._error
+
+    def lose(self, error: Exception) -> None:
+        self._done, self._error = True, error
 
     def result(self) -> Any:
         while not self._done:
-            self._runner.queue.pop(0).do()
+            self._runner.do_next()
         if self._error is not None:
             raise self._error
         return self._value
@@ -105,6 +109,13 @@ class NullRunner:
         if not self.asynchronous:
             queued.result()
         return queued
+
+    def do_next(self) -> None:
+        error = self.queue.pop(0).do()
+        if error is not None:  # a device that fails does nothing of what was asked of it since
+            for queued in self.queue:
+                queued.lose(error)
+            self.queue.clear()
 
     def _catch_up(self) -> None:
         if self.queue:

@@ -83,6 +83,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.asked: dict[str, tuple[list[int], int, int]] = {}
         self.answers: dict[tuple[str, int], list[int]] = {}
         self.ended: dict[tuple[str, int], str] = {}
+        self.started: set[str] = set()
         self.counter = 0
 
     def live(self) -> list[str]:
@@ -183,6 +184,10 @@ class EngineMachine(RuleBasedStateMachine):
             return
         for output in outputs:
             choice = output.request_id, output.index
+            if output.started is not None:
+                assert output.request_id not in self.started, "started twice"
+                self.started.add(output.request_id)
+            assert not output.new_token_ids or output.request_id in self.started, "a token before the start"
             self.answers[choice] += output.new_token_ids
             if output.finish_reason == "abort":
                 assert self.ended[choice] == "abort"

@@ -254,16 +254,56 @@ def test_a_request_preempted_in_flight_keeps_the_token_that_it_was_getting() -> 
     kept, outputs = 0, dict[str, list[StepOutput]]()
     while engine.has_work():
         flight = engine._flight
+        before = {s: s.num_output for s, count in flight.batch.items() if count == 1} if flight is not None else {}
         for output in engine.step():
             outputs.setdefault(output.request_id, []).append(output)
-        if flight is not None:
-            kept += sum(s.state is SequenceState.PREEMPTED and count == 1 for s, count in flight.batch.items())
+        for sequence, said in before.items():
+            if sequence.state is SequenceState.PREEMPTED:
+                assert sequence.num_output == said + 1
+                kept += 1
         engine.check_integrity()
     assert kept, "this was to be tested with a preemption in flight"
     for number in range(3):
         assert tokens_of(outputs[str(number)]) == expected([number + 1] * 7, 12)
         started = [o.started is not None for o in outputs[str(number)]]
         assert started == [True] + [False] * (len(started) - 1)
+
+
+def test_what_is_in_flight_is_not_admitted_again_before_it_has_its_token() -> None:
+    engine = null_engine(num_blocks=8)
+    engine.add_request("r", [1, 2, 3], FREE)
+    (sequence,) = engine._live["r"]
+    assert engine.scheduler.schedule(behind={sequence: 3}) == {}
+    assert engine.scheduler.schedule() == {sequence: 3}
+    engine.abort("r")
+
+
+def test_a_tenant_is_charged_the_same_for_prompts_whose_chunks_overlap() -> None:
+    charged = []
+    for overlap in (False, True):
+        engine = null_engine(num_blocks=64, overlap=overlap, prefix_caching=False, max_num_seqs=1, token_budget=5)
+        costs: dict[str, float] = {}
+        charge = engine.scheduler.fairness.charge
+
+        def count(tenant: str, cost: float, costs: Any = costs, charge: Any = charge) -> None:
+            costs[tenant] = costs.get(tenant, 0.0) + cost
+            charge(tenant, cost)
+
+        engine.scheduler.fairness.charge = count  # type: ignore[method-assign]
+        for number in range(6):
+            engine.add_request(str(number), [number + 1] * 13, FREE, tenant="ab"[number % 2])
+        collect(engine)
+        charged.append(costs)
+    assert charged[0] == charged[1]
+
+
+def test_a_prompt_longer_than_the_pool_goes_on_in_the_blocks_behind_its_window() -> None:
+    """I7: the step in flight is behind the window too; else the prompt would preempt itself for ever."""
+    prompt = [1 + i * i % 96 for i in range(30)]
+    engine = null_engine(num_blocks=7, block_size=1, max_num_seqs=1, token_budget=4, window=1, deferred=True)
+    engine.add_request("r", prompt, SamplingParams(max_tokens=3))
+    assert tokens_of(collect(engine)["r"]) == expected(prompt, 3)
+    assert engine.scheduler.preemptions == 0
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
