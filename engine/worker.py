@@ -41,6 +41,8 @@ ENGINE_SETTINGS = (
     "max_model_len",
     "max_itl_ms",
     "speculation",
+    "overlap",
+    "graphs",
     "max_seqs_per_tenant",
     "max_kv_share",
     "prompt_store",
@@ -86,20 +88,24 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     store = env("OCTAVO_WORKER_PROMPT_STORE")
     parser.add_argument("--prompt-store", default=store, help="folder for published prompts' KV; none: not kept")
     number("prompt_store_bytes", int, EngineConfig.prompt_store_bytes, "what that folder may take")
-    parser.add_argument(
-        "--speculation",
-        action=argparse.BooleanOptionalAction,
-        default=_is_on(parser, "OCTAVO_WORKER_SPECULATION"),
-        help="check guesses at the next tokens where that pays",
+    switches: tuple[tuple[str, bool | None, str], ...] = (
+        ("speculation", False, "check guesses at the next tokens where that pays"),
+        ("overlap", None, "schedule a step while the one before it is computed; neither: on a GPU"),
+        ("graphs", True, "record decode steps on a GPU once and replay them"),
     )
+    for name, usual, text in switches:
+        default = _is_on(parser, f"OCTAVO_WORKER_{name.upper()}", usual)
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default, help=text)
     number("grace_s", float, 8.0, "how long what runs may go on after SIGTERM")
     number("redis_wait_s", float, 60.0, "how long to wait for Redis at the start")
     return parser.parse_args(argv)
 
 
-def _is_on(parser: argparse.ArgumentParser, variable: str) -> bool:
+def _is_on(parser: argparse.ArgumentParser, variable: str, usual: bool | None) -> bool | None:
     value = os.environ.get(variable, "").strip().lower()
-    if value not in ("", "0", "false", "no", "off", "1", "true", "yes", "on"):
+    if not value:
+        return usual
+    if value not in ("0", "false", "no", "off", "1", "true", "yes", "on"):
         parser.error(f"{variable}={value} is neither on nor off: use 1 or 0")
     return value in ("1", "true", "yes", "on")
 

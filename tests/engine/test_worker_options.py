@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.config import EngineConfig
 from engine.worker import ENGINE_SETTINGS, _arguments, main
 
 
@@ -29,7 +30,17 @@ def test_speculation_is_on_or_off_as_the_environment_says(
     assert _arguments(["--no-speculation"]).speculation is False
 
 
-@pytest.mark.parametrize(("name", "value"), [("SPECULATION", "maybe"), ("MAX_ITL_MS", "soon")])
+def test_switches_that_are_not_set_are_left_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OVERLAP", "GRAPHS"):
+        monkeypatch.delenv(f"OCTAVO_WORKER_{name}", raising=False)
+    assert (_arguments([]).overlap, _arguments([]).graphs) == (EngineConfig.overlap, EngineConfig.graphs)
+    assert _arguments(["--overlap"]).overlap is True
+    monkeypatch.setenv("OCTAVO_WORKER_OVERLAP", "off")
+    monkeypatch.setenv("OCTAVO_WORKER_GRAPHS", "0")
+    assert (_arguments([]).overlap, _arguments([]).graphs) == (False, False)
+
+
+@pytest.mark.parametrize(("name", "value"), [("SPECULATION", "maybe"), ("OVERLAP", "2"), ("MAX_ITL_MS", "soon")])
 def test_a_value_that_means_nothing_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
 ) -> None:

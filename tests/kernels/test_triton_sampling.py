@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.sampler import SamplingRows, _sample_on_gpu, sample
+from engine.sampler import SamplingRows, _draw_on_gpu, sample
 from engine.sampling_params import SamplingParams
 from kernels.triton import pick
 
@@ -21,11 +21,11 @@ def both(logits: Tensor, params: list[SamplingParams]) -> tuple[list[int], list[
     for row, one in enumerate(params):
         settings.set(row, one, index=row % 3)
     rows, positions = np.arange(count), np.arange(count) * 7
-    ours, found = _sample_on_gpu(logits.clone(), settings, rows, positions)
+    ours, found = _draw_on_gpu(logits.clone(), settings, rows, positions)
     theirs, bad = sample(logits.clone(), settings, rows, positions)
     return (
         [-1 if row in bad else token for row, token in enumerate(theirs)],
-        [-1 if row in found else token for row, token in enumerate(ours)],
+        [-1 if unusable else token for token, unusable in zip(ours.tolist(), found.tolist(), strict=True)],
     )
 
 
