@@ -269,6 +269,21 @@ def test_a_request_preempted_in_flight_keeps_the_token_that_it_was_getting() -> 
         assert started == [True] + [False] * (len(started) - 1)
 
 
+def test_a_request_preempted_before_its_first_token_is_in_starts_with_that_token() -> None:
+    engine = null_engine(num_blocks=5, deferred=True)
+    engine.add_request("older", [1] * 6, SamplingParams(max_tokens=8), tenant="t")
+    engine.step()
+    engine.add_request("newer", [2] * 8, SamplingParams(max_tokens=8), tenant="t")
+    outputs = [output for _ in range(2) for output in engine.step()]
+    (sequence,) = engine._live["newer"]
+    assert sequence.state is SequenceState.PREEMPTED
+    (first,) = [output for output in outputs if output.request_id == "newer"]
+    assert (first.started, first.new_token_ids) == ((8, 0), expected([2] * 8, 1))
+    rest = collect(engine)["newer"]
+    assert [output.started for output in rest] == [None] * len(rest)
+    assert tokens_of([first, *rest]) == expected([2] * 8, 8)
+
+
 def test_what_is_in_flight_is_not_admitted_again_before_it_has_its_token() -> None:
     engine = null_engine(num_blocks=8)
     engine.add_request("r", [1, 2, 3], FREE)
@@ -327,6 +342,23 @@ def test_a_step_that_fails_on_the_device_ends_what_runs_with_it_and_behind_it() 
     outputs = collect(engine)
     assert tokens_of(outputs["waits"]) == expected([3] * 6, 12)
     assert tokens_of(outputs["one"]) == expected([1] * 6, 12)
+
+
+def test_a_copy_that_a_failed_device_never_made_is_not_found() -> None:
+    """C12, I4: the block went to the host for the step behind the one that fails."""
+    prompt = [1 + i * i % 96 for i in range(12)]
+    engine = null_engine(num_blocks=6, deferred=True, host_kv_memory_bytes=8)
+    engine.add_request("first", prompt, SamplingParams(max_tokens=1))
+    collect(engine)
+    engine.add_request("long", [9] * 11, FREE)
+    engine.step()
+    engine.runner.fails_at = "run"
+    with pytest.raises(StepError):
+        engine.step()
+    assert engine.pool.evictions == 1
+    engine.check_integrity()
+    engine.add_request("again", prompt, SamplingParams(max_tokens=3))
+    assert tokens_of(collect(engine)["again"]) == expected(prompt, 3)
 
 
 def test_logits_that_are_no_numbers_end_their_request_and_its_row_in_flight() -> None:
