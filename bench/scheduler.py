@@ -1,6 +1,6 @@
 """What a step costs besides the model: schedule, flatten, bookkeeping, for many sequences and large pools.
 
-    python -m bench.scheduler [--sequences 16,128,1024] [--pools 1k,64k,1M] [--profile]
+    python -m bench.scheduler [--sequences 16,128,1024] [--pools 1k,64k,1M] [--overlap] [--profile]
 
 A null model draws the tokens, so all that is measured is ours, `LLMEngine.step` from outside. Rows:
 
@@ -43,7 +43,7 @@ def size(text: str) -> int:
 class Load:
     """`sequences` that decode for longer than anyone measures, spread over tenants, none sharing with another."""
 
-    def __init__(self, sequences: int, blocks: int) -> None:
+    def __init__(self, sequences: int, blocks: int, overlap: bool) -> None:
         self.sequences = sequences
         self._ids = count()
         self.engine = null_engine(
@@ -52,6 +52,7 @@ class Load:
             max_num_seqs=sequences,
             token_budget=max(512, 2 * sequences),
             max_model_len=8192,
+            overlap=overlap,
         )
 
     def add(self, prompt: int, output: int) -> str:
@@ -99,9 +100,11 @@ def queue(load: Load) -> Iterator[Callable[[], object]]:
 ROWS = {"decode": decode, "mixed": mixed, "queue": queue}
 
 
-def measure(kind: str, sequences: int, blocks: int, profile: cProfile.Profile | None = None) -> float | None:
+def measure(
+    kind: str, sequences: int, blocks: int, overlap: bool, profile: cProfile.Profile | None = None
+) -> float | None:
     """Median microseconds of a step; None where the pool does not hold the sequences."""
-    load = Load(sequences, blocks)
+    load = Load(sequences, blocks, overlap)
     if not load.fill():
         return None
     steps = ROWS[kind](load)
@@ -129,6 +132,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sequences", default="16,128,1024")
     parser.add_argument("--pools", default="1k,64k,1M", help="blocks")
     parser.add_argument("--only", choices=sorted(ROWS), action="append")
+    parser.add_argument("--overlap", action="store_true", help="every step is launched behind one in flight")
     parser.add_argument("--profile", action="store_true", help="where the time of the largest case goes")
     args = parser.parse_args(argv or [])
     sequences = [size(text) for text in args.sequences.split(",")]
@@ -137,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.profile:
         for kind in kinds:
             profile = cProfile.Profile()
-            measure(kind, sequences[-1], size(pools[-1]), profile)
+            measure(kind, sequences[-1], size(pools[-1]), args.overlap, profile)
             print(f"\n{kind}: {STEPS} steps of {sequences[-1]} sequences, pool of {pools[-1]} blocks")
             pstats.Stats(profile, stream=sys.stdout).sort_stats("tottime").print_stats(16)
         return 0
@@ -149,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
     worst = 0.0
     for kind in kinds:
         for number in sequences:
-            figures = [measure(kind, number, size(pool)) for pool in pools]
+            figures = [measure(kind, number, size(pool), args.overlap) for pool in pools]
             known = [figure for figure in figures if figure is not None]
             if number >= 1024:
                 worst = max([worst, *known])

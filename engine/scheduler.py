@@ -162,15 +162,16 @@ class Scheduler:
 
     def _schedule_behind(self, batch: Batch, half_computed: dict[str, list[Sequence]]) -> None:
         """What runs, as in `schedule`, behind a step in flight."""
+        size, behind = self.block_size, self._behind
         for sequence in list(self.running):
             if sequence.state is not SequenceState.RUNNING:
                 continue
-            left = len(sequence.token_ids) - self._start(sequence)
-            if left > 1:
+            known, start = len(sequence.token_ids), sequence.num_computed + behind.get(sequence, 0)
+            if known - start > 1:
                 half_computed.setdefault(sequence.tenant, []).append(sequence)
-            elif left == 0 and len(sequence.token_ids) + 1 >= sequence.max_total:
+            elif known == start and known + 1 >= sequence.max_total:
                 pass  # the token that it is getting is its last one, whichever it is
-            elif self._has_slots(sequence, batch):
+            elif start < len(sequence.block_table) * size or self._has_slots(sequence, batch):
                 batch[sequence] = 1
 
     def _start(self, sequence: Sequence) -> int:
