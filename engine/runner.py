@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import structlog
 import torch
 from numpy.typing import NDArray
 
@@ -31,6 +32,8 @@ from engine.step_inputs import Inputs, StepInputs
 from engine.trial_step import trial_step
 from kernels.api import KVCache
 from kernels.fixed_order import TILE
+
+log = structlog.get_logger(__name__)
 
 
 class Pending(Protocol):
@@ -167,14 +170,22 @@ class Runner:
         pinned = self.device.type == "cuda"
         self._host = torch.empty((self.num_host_blocks, *one.shape), dtype=one.dtype, pin_memory=pinned)
         if record is not None:
-            self._graphs = DecodeGraphs(
+            self._graphs = self._recorded(record)
+
+    def _recorded(self, record: Record) -> DecodeGraphs | None:
+        try:
+            return DecodeGraphs(
                 lambda inputs: self._logits(self._hidden(inputs)),
                 self._inputs,
-                padded_sizes(config.max_num_seqs),
+                padded_sizes(len(self._drawing.last)),
                 vocab_size=self.vocab_size,
                 max_seq_len=self.max_model_len,
                 record=record,
             )
+        except RuntimeError as error:  # a kernel that looks at what it is given cannot be recorded
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            log.warning("runner.no_graphs", reason=reason, lost="host time in every decode step")
+            return None
 
     def _measure(self, memory: Memory, cache: Callable[[int], KVCache], tokens: int) -> int:
         """Bytes that a step of so many tokens takes at most, beside the weights and the KV pool."""

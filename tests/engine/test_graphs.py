@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.flat_batch import FlatBatch
@@ -218,6 +219,20 @@ def test_chunks_drafts_scored_prompts_and_larger_batches_run_as_they_are() -> No
     scored = step_of(4, rng, 4)
     scored.scored = [(None, 0, 1)]  # type: ignore[list-item]
     assert not graphs.fits(scored)
+
+
+def test_a_model_that_cannot_be_recorded_runs_as_it_is_and_says_so(tiny_path: Path) -> None:
+    def fail(work: Work) -> Work:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    with capture_logs() as logs:
+        engine = engine_over(tiny_path, fail)
+    (entry,) = logs
+    assert (entry["event"], entry["reason"]) == (
+        "runner.no_graphs",
+        "operation not permitted when stream is capturing",
+    )
+    assert answers(engine) == answers(engine_over(tiny_path, None))
 
 
 def test_nothing_is_recorded_on_a_cpu_nor_where_rows_must_not_depend_on_their_batch(

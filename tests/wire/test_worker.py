@@ -341,11 +341,11 @@ class FaultyRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def run(self, batch: Any) -> Any:
+    def launch(self, batch: Any, behind: Any) -> Any:
         self._left -= 1
         if self._left < 0:
             raise RuntimeError("device-side assert")
-        return self._inner.run(batch)
+        return self._inner.launch(batch, behind)
 
 
 def faulty(config: Any) -> LLMEngine:
