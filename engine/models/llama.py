@@ -7,6 +7,8 @@ when a step is bound by reading weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own usual name
 from torch import Tensor, nn
@@ -37,12 +39,12 @@ class Rotary(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, config: ModelConfig, index: int) -> None:
+    def __init__(self, config: ModelConfig, index: int, output_linear: Callable[..., Linear]) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         rows = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self.qkv_proj = Linear(config.hidden_size, rows, bias=config.qkv_bias)
-        self.o_proj = Linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.output_bias)
+        self.o_proj = output_linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.output_bias)
         self.scale = config.head_dim**-0.5
         self.rotated, self.window = config.rotated[index], config.windows[index]
         self.q_norm = nn.Parameter(torch.empty(config.head_dim)) if config.qk_norm else None
@@ -61,22 +63,22 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, output_linear: Callable[..., Linear]) -> None:
         super().__init__()
         self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.down_proj = output_linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(silu_mul(self.gate_up_proj(x)))
 
 
 class Block(nn.Module):
-    def __init__(self, config: ModelConfig, index: int) -> None:
+    def __init__(self, config: ModelConfig, index: int, output_linear: Callable[..., Linear]) -> None:
         super().__init__()
         self.input_layernorm = nn.Parameter(torch.empty(config.hidden_size))
-        self.self_attn = Attention(config, index)
+        self.self_attn = Attention(config, index, output_linear)
         self.post_attention_layernorm = nn.Parameter(torch.empty(config.hidden_size))
-        self.mlp = MLP(config)
+        self.mlp = MLP(config, output_linear)
         self.eps = config.rms_eps
 
     def forward(
@@ -95,15 +97,22 @@ class Block(nn.Module):
 
 
 class LlamaModel(nn.Module):
-    """`model(input_ids, positions, kv, meta)` gives hidden states, `model.logits(rows)` scores of chosen ones."""
+    """`model(input_ids, positions, kv, meta)` gives hidden states, `model.logits(rows)` scores of chosen ones.
 
-    def __init__(self, config: ModelConfig) -> None:
+    `output_linear` makes the product at the end of attention and MLP; `vocab_rows`: rows of embedding and head, where
+    these are not the whole vocabulary's. (engine.models.split has other ones.)
+    """
+
+    def __init__(
+        self, config: ModelConfig, *, output_linear: Callable[..., Linear] = Linear, vocab_rows: int | None = None
+    ) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
-        self.layers = nn.ModuleList(Block(config, i) for i in range(config.num_layers))
+        rows = config.vocab_size if vocab_rows is None else vocab_rows
+        self.embed_tokens = nn.Parameter(torch.empty(rows, config.hidden_size))
+        self.layers = nn.ModuleList(Block(config, i, output_linear) for i in range(config.num_layers))
         self.norm = nn.Parameter(torch.empty(config.hidden_size))
-        self.lm_head = Linear(config.hidden_size, config.vocab_size)
+        self.lm_head = Linear(config.hidden_size, rows)
         if config.tie_embeddings:
             self.lm_head.weight = self.embed_tokens
         self.rotary = Rotary(config)
@@ -116,12 +125,16 @@ class LlamaModel(nn.Module):
 
         Writes the K and V of the tokens to their slots in `kv` first. Padded rows (slot -1) come out meaningless.
         """
-        x = F.embedding(input_ids, self.embed_tokens)
+        x = self.embed(input_ids)
         rotation = self.rotary(positions)
         residual: Tensor | None = None
         for i, block in enumerate(self.layers):
             x, residual = block(x, residual, rotation, kv.layer(i), meta)
         return add_rms_norm(x, residual, self.norm, self.config.rms_eps)[0]
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """[T, hidden_size] for input_ids [T]."""
+        return F.embedding(input_ids, self.embed_tokens)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

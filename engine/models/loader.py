@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,7 +22,9 @@ from engine.models.config import ModelConfig, ModelShape, read_config, read_json
 from engine.models.digest import digest_files
 from engine.models.errors import ModelError, NotNative
 from engine.models.llama import LlamaModel
+from engine.models.ranks import Share, config_of_each
 from engine.models.source import resolve
+from engine.models.split import Ranks, SplitModel
 from kernels.api import AttentionMetadata, KVCache
 
 INDEX = "model.safetensors.index.json"
@@ -46,6 +48,7 @@ class LoadedModel:
     """A model on its device. `path` is the folder it came from (the tokenizer's too), `dtype` that of its weights.
 
     `revision` is 32 hex digits over config.json and the weight files (engine.models.digest says how thoroughly).
+    Of a model that ranks share, `config` is what each of them runs.
     """
 
     model: DecoderModel
@@ -63,12 +66,14 @@ def load(
     *,
     cache_dir: str | Path | None = None,
     report: Callable[[str], None] = lambda line: None,
+    ranks: Ranks | None = None,
 ) -> LoadedModel:
     """Load a model folder, a .gguf file (converted once, into `cache_dir`) or a hub id.
 
     A model that the native decoder does not cover runs through transformers (engine.models.transformers_decoder).
     dtype: "auto", "float32", "bfloat16", "float16" or a torch dtype. `report` is told the lines of a conversion's
-    progress. Raises ModelError, of one line.
+    progress. `ranks`: load this rank's part of a native decoder, reading no more of its weights; that it can be divided
+    has been checked (engine.models.ranks). Raises ModelError, of one line.
     """
     folder = resolve(path, cache_dir=cache_dir, report=report)
     device = torch.device(device)
@@ -78,8 +83,12 @@ def load(
     try:
         config = read_config(folder)
         files = weight_files(folder)
-        model = build(config, _tensors(files), kind, device, str(folder))
+        model = build(config, _tensors(files, whole=ranks is None), kind, device, str(folder), ranks)
+        if ranks is not None:
+            config = config_of_each(config, ranks.share.size)
     except NotNative:
+        if ranks is not None:
+            raise
         from engine.models.transformers_decoder import load_decoder
 
         files = weight_files(folder)
@@ -160,7 +169,8 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _tensors(files: list[Path]) -> Iterator[tuple[str, Tensor]]:
+def _tensors(files: list[Path], *, whole: bool) -> Iterator[tuple[str, Any]]:
+    """Name and tensor of each weight; where not the `whole` is wanted, something to be indexed that reads only that."""
     from safetensors import SafetensorError, safe_open
 
     with ExitStack() as stack:
@@ -170,7 +180,7 @@ def _tensors(files: list[Path]) -> Iterator[tuple[str, Tensor]]:
             except SafetensorError as error:
                 raise ModelError(f"{file} is damaged ({error}); fetch or convert the model again.") from None
             for name in opened.keys():  # noqa: SIM118  not a dict
-                yield name, opened.get_tensor(name)
+                yield name, opened.get_tensor(name) if whole else opened.get_slice(name)
 
 
 # Where the weights of a Hugging Face checkpoint go: parts of one fused matrix, in the order of its rows.
@@ -181,17 +191,21 @@ _FUSED = {
     "mlp.gate_proj": ("mlp.gate_up_proj", 0),
     "mlp.up_proj": ("mlp.gate_up_proj", 1),
 }
-_PLAIN = ("embed_tokens", "norm", "input_layernorm", "post_attention_layernorm", "q_norm", "k_norm")
 
 
 def build(
-    config: ModelConfig, tensors: Iterator[tuple[str, Tensor]], dtype: torch.dtype, device: torch.device, name: str
+    config: ModelConfig,
+    tensors: Iterator[tuple[str, Any]],
+    dtype: torch.dtype,
+    device: torch.device,
+    name: str,
+    ranks: Ranks | None = None,
 ) -> LlamaModel:
     """A LlamaModel with the given weights (Hugging Face names). ModelError names what is missing, wrong or unknown."""
     with torch.device("meta"):
-        model = LlamaModel(config)
-    slots = _slots(config, model)
-    storage = {key: torch.empty(p.shape, dtype=dtype, device=device) for key, p in model.named_parameters()}
+        model = LlamaModel(config) if ranks is None else SplitModel(config, ranks)
+    slots = _slots(config, model, Share() if ranks is None else ranks.share)
+    storage = {key: torch.zeros(p.shape, dtype=dtype, device=device) for key, p in model.named_parameters()}
     waiting = set(slots)
     unknown = []
     for hf_name, tensor in tensors:
@@ -200,13 +214,13 @@ def build(
             if not tied and not hf_name.endswith("rotary_emb.inv_freq"):
                 unknown.append(hf_name)
             continue
-        key, first, rows = slots[hf_name]
-        target = storage[key].narrow(0, first, rows)
-        if tensor.shape != target.shape:
-            raise ModelError(
-                f"{name}: the weight {hf_name} is {list(tensor.shape)}, but config.json asks for {list(target.shape)}."
-            )
-        target.copy_(tensor)
+        slot = slots[hf_name]
+        shape = list(tensor.shape if isinstance(tensor, Tensor) else tensor.get_shape())
+        if shape != slot.shape:
+            raise ModelError(f"{name}: the weight {hf_name} is {shape}, but config.json asks for {slot.shape}.")
+        rows = slot.part[0].stop - slot.part[0].start
+        if rows:
+            storage[slot.key].narrow(0, slot.first, rows).copy_(tensor[slot.part])
         waiting.discard(hf_name)
     if waiting:
         raise ModelError(f"{name} lacks weights: {_some(waiting)}.")
@@ -227,26 +241,47 @@ def _some(names: set[str] | list[str]) -> str:
     return ", ".join(ordered[:3]) + more
 
 
-def _slots(config: ModelConfig, model: LlamaModel) -> dict[str, tuple[str, int, int]]:
-    """Hugging Face name -> (our parameter, its first row there, rows) for every weight the model needs."""
-    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    parts = {"qkv_proj": (query, kv, kv), "gate_up_proj": (config.intermediate_size,) * 2}
+class _Slot(NamedTuple):
+    """Where a weight of the checkpoint goes: `part` of its `shape` to our parameter `key`, from row `first` on."""
+
+    key: str
+    first: int
+    shape: list[int]
+    part: tuple[slice, ...]
+
+
+def _slots(config: ModelConfig, model: LlamaModel, share: Share) -> dict[str, _Slot]:
+    """By Hugging Face name, for every weight the model needs. `config` is the whole model's."""
+    heads = (config.num_heads, config.head_dim)
+    kv_heads, inner = (config.num_kv_heads, config.head_dim), (config.intermediate_size, 1)
+    parts = {"qkv_proj": (heads, kv_heads, kv_heads), "gate_up_proj": (inner, inner)}  # cut by columns: (count, rows)
+    inputs = {"o_proj": heads, "down_proj": inner}  # cut by rows
     pieces: dict[str, list[tuple[str, int]]] = {}
     for theirs, (ours, index) in _FUSED.items():
         pieces.setdefault(ours, []).append((theirs, index))
     slots = {}
     for key, parameter in model.named_parameters():
         stem, _, kind = key.rpartition(".")
-        short = ".".join(stem.split(".")[-2:])
+        short, last = ".".join(stem.split(".")[-2:]), stem.split(".")[-1]
+        rest = list(parameter.shape[1:])
+        whole = tuple(slice(0, n) for n in parameter.shape)
         if short in pieces:
-            rows = parts[short.split(".")[-1]]
+            mine = [share.part(*one) for one in parts[last]]
             for theirs, index in pieces[short]:
                 hf_name = f"model.{stem.removesuffix(short)}{theirs}.{kind}"
-                slots[hf_name] = (key, sum(rows[:index]), rows[index])
-        elif key.split(".")[-1] in _PLAIN:
-            slots[f"model.{key}.weight"] = (key, 0, parameter.shape[0])
-        elif stem == "lm_head":
-            slots[key] = (key, 0, parameter.shape[0])
+                first = sum(one.stop - one.start for one in mine[:index])
+                count, rows = parts[last][index]
+                slots[hf_name] = _Slot(key, first, [count * rows, *rest], (mine[index], *whole[1:]))
+        elif last in inputs and kind == "weight":
+            count, columns = inputs[last]
+            shape = [parameter.shape[0], count * columns]
+            slots[f"model.{key}"] = _Slot(key, 0, shape, (whole[0], share.part(count, columns)))
+        elif last in inputs:
+            once = whole[0] if share.rank == 0 else slice(0, 0)
+            slots[f"model.{key}"] = _Slot(key, 0, list(parameter.shape), (once,))
+        elif key == "embed_tokens" or stem == "lm_head":
+            hf_name = key if stem == "lm_head" else f"model.{key}.weight"
+            slots[hf_name] = _Slot(key, 0, [config.vocab_size, *rest], (share.tokens(config.vocab_size), *whole[1:]))
         else:
-            slots[f"model.{key}"] = (key, 0, parameter.shape[0])
+            slots[f"model.{key}.weight"] = _Slot(key, 0, list(parameter.shape), whole)
     return slots
