@@ -45,8 +45,11 @@ class EngineConfig:
     4 and 8 bits, else bf16."""
     device: str = "auto"
     """"auto": cuda when there is one, else cpu."""
+    tensor_parallel: int = 1
+    """Ranks, a process and a GPU each, that share every layer of the model, and the KV of its heads. Sizes of memory
+    are each rank's. (On a CPU they are processes of one machine, and slower than one alone.)"""
     threads: int | None = None
-    """Threads of a CPU's products. None: all the cores that this process may use."""
+    """Threads of a CPU's products. None: all the cores that this process may use, divided among the ranks."""
     block_size: int = 16
     """Tokens a block. Small blocks waste little in the last block and share finer; 16 still copies in long runs."""
     num_blocks: int | None = None
@@ -97,7 +100,15 @@ class EngineConfig:
     """For tests only: shorter hashes collide, and results must stay right."""
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "token_budget", "patience", "hash_bits", "prompt_store_bytes"):
+        for name in (
+            "tensor_parallel",
+            "block_size",
+            "max_num_seqs",
+            "token_budget",
+            "patience",
+            "hash_bits",
+            "prompt_store_bytes",
+        ):
             self._at_least_one(name, getattr(self, name))
         for name in (
             "threads",

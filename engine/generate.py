@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16: through torch")
     options.add_argument("--weights", default="auto", help="auto, int4, int8 or bf16: in the C++ decoder, on a CPU")
     options.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    options.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that share the model")
     options.add_argument("--stats", action="store_true", help="tokens and speed on stderr at the end")
     return options
 
@@ -78,6 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
                 dtype=options.dtype,
                 weights=options.weights,
                 device=options.device,
+                tensor_parallel=options.tensor_parallel,
                 max_num_seqs=1,
             )
         )

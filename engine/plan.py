@@ -1,5 +1,7 @@
 """What a model's KV cache costs: `python -m engine.plan --model PATH [--memory 8GiB] [--kv-dtype int8]`.
 
+With `--tensor-parallel N` all of it is about one of N ranks that share the model: its KV heads, its memory.
+
 Prints the KV bytes of a token, the blocks that fit into the memory, how many sequences of which length that is, and
 what block sizes of 8 to 128 would waste in the last blocks. The lengths for that come from a file, or from running
 workers (`--worker ID` or `--worker all`, with REDIS_URL or --redis), else from an example that is labelled as one.
@@ -16,7 +18,7 @@ import os
 import re
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import NoReturn
@@ -24,6 +26,7 @@ from typing import NoReturn
 from engine.config import DEFAULT_CPU_KV_BYTES, KV_DTYPES, EngineConfig
 from engine.models.config import ModelError
 from engine.models.kv_shape import KvShape, read_shape
+from engine.models.ranks import kv_heads_fit, of_each
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes of a value in the KV cache by torch's dtype; the C++ decoder keeps bfloat16 KV, or int8 where asked."""
@@ -148,6 +151,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--model", required=True, metavar="PATH", help="model folder or .gguf file")
     options.add_argument("--memory", metavar="SIZE", help="for the KV pool alone, like 8GiB; default 1GiB, as on a CPU")
+    options.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that share the model")
     options.add_argument("--block-size", type=int, default=EngineConfig.block_size, metavar="N", help="tokens a block")
     options.add_argument(
         "--dtype",
@@ -170,7 +174,12 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
-        for name, values in (("--block-size", [options.block_size]), ("--prefix", options.prefix or [])):
+        ranks = options.tensor_parallel
+        for name, values in (
+            ("--block-size", [options.block_size]),
+            ("--prefix", options.prefix or []),
+            ("--tensor-parallel", [ranks]),
+        ):
             if min(values, default=1) < 1:
                 raise PlanError(f"{name} must be 1 or more, not {min(values)}.")
         int8 = options.kv_dtype == "int8"
@@ -180,6 +189,11 @@ def main(arguments: list[str] | None = None) -> int:
         memory = parse_size(options.memory) if options.memory else DEFAULT_CPU_KV_BYTES
         lengths, source = _lengths(options)
         shape = read_shape(options.model)
+        if not kv_heads_fit(shape.kv_heads, ranks):
+            raise PlanError(f"{options.model} has {shape.kv_heads} KV heads, which do not go with {ranks} ranks.")
+        if ranks > 1 and options.dtype == "low-bit":
+            raise PlanError("--tensor-parallel does not go with low-bit, which has the whole model in one process.")
+        shape = replace(shape, kv_heads=of_each(shape.kv_heads, ranks))
         lines = _model_lines(options, shape, memory) + _fit_lines(options, shape, memory)
         lines += _waste_lines(options, shape, memory, lengths, source)
     except (PlanError, ModelError) as error:
@@ -227,12 +241,13 @@ def _model_lines(options: argparse.Namespace, shape: KvShape, memory: int) -> li
         ("int8 KV", shape.bytes_per_token(1, INT8_SCALE)),
     ]
     kind = options.dtype if options.kv_dtype == KV_DTYPES[0] else f"{options.kv_dtype} KV"
+    each = "" if options.tensor_parallel == 1 else f" on each of {options.tensor_parallel} ranks"
     return [
-        f"{options.model}: {shape.layers} layers, {shape.kv_heads} KV heads of {shape.head_dim}, "
+        f"{options.model}: {shape.layers} layers, {shape.kv_heads} KV heads of {shape.head_dim}{each}, "
         f"context {shape.context:,}",
         "\nKV cache, 2 x layers x KV heads x head size x bytes a value (int8: and 2 bytes more a head)",
         *(f"  {kinds:28}{token:>12,} bytes a token ({show_bytes(token)})" for kinds, token in tokens),
-        f"\nPool of {show_bytes(memory)}, {kind}, blocks of {size} tokens",
+        f"\nPool of {show_bytes(memory)}{each}, {kind}, blocks of {size} tokens",
         f"  {'bytes a block':28}{size * _token_bytes(options, shape):>12,}",
         f"  {'blocks':28}{blocks:>12,}",
         f"  {'tokens':28}{blocks * size:>12,}",

@@ -153,8 +153,9 @@ class Runner:
         if record is not None:  # recorded steps have memory of their own
             step_bytes += self._measure(memory, cache, config.max_num_seqs)
         block_bytes = config.block_size * shape.kv_bytes_per_token(loaded.dtype.itemsize)
-        self.num_blocks = config.pool_blocks(
-            block_bytes, memory.free(), self.max_model_len, on_gpu=memory.on_gpu, step_bytes=step_bytes
+        free = memory.free() if memory.on_gpu else memory.free() // config.tensor_parallel
+        self.num_blocks = self._agreed(
+            config.pool_blocks(block_bytes, free, self.max_model_len, on_gpu=memory.on_gpu, step_bytes=step_bytes)
         )
         self.block_bytes = block_bytes
         self.kv_layout = (
@@ -164,7 +165,8 @@ class Runner:
         self._kv = cache(self.num_blocks)
         # Touched now: the system would hand out a page of it at a time later, in the middle of somebody's answer.
         self._kv.data.zero_()
-        self.num_host_blocks = config.host_blocks(block_bytes, free_host_memory())
+        host = free_host_memory() // config.tensor_parallel
+        self.num_host_blocks = self._agreed(config.host_blocks(block_bytes, host))
         one = self._kv.data[:, :, 0]
         # Pinned memory, so that a GPU copies without the processor.
         pinned = self.device.type == "cuda"
@@ -255,6 +257,10 @@ class Runner:
             return logits
         padded = torch.nn.functional.pad(hidden, (0, 0, 0, -len(hidden) % TILE))
         return torch.cat([self._model.logits(tile) for tile in padded.split(TILE)])[: len(hidden)]
+
+    def _agreed(self, blocks: int) -> int:
+        """How many blocks there are, of so many that fit here. (Where ranks share a model, as many as fit on each.)"""
+        return blocks
 
     @torch.inference_mode()
     def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:

@@ -32,6 +32,10 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     insists = config.weights != "auto"
     if insists and not on_cpu:
         raise EngineConfigError(f"weights {config.weights} are for a CPU only, not for the device {config.device!r}.")
+    if config.tensor_parallel > 1:
+        from engine.tensor_parallel import load_leader
+
+        return load_leader(config, on_cpu=on_cpu)
     shape, not_native = None, None
     try:
         shape = read_config(resolve(config.model))

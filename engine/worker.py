@@ -32,6 +32,7 @@ ENGINE_SETTINGS = (
     "weights",
     "device",
     "kv_dtype",
+    "tensor_parallel",
     "block_size",
     "num_blocks",
     "kv_memory_bytes",
@@ -75,9 +76,10 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default=env("OCTAVO_WORKER_DEVICE") or "auto")
     kv_dtype = env("OCTAVO_WORKER_KV_DTYPE") or EngineConfig.kv_dtype
     parser.add_argument("--kv-dtype", default=kv_dtype, help="of keys and values on a CPU: bfloat16 or int8")
+    number("tensor_parallel", int, EngineConfig.tensor_parallel, "GPUs that share the model, a process each")
     number("block_size", int, EngineConfig.block_size, "tokens in a block")
     number("num_blocks", int, None, "blocks in the pool")
-    number("kv_memory_bytes", int, None, "size of the pool, instead of num-blocks")
+    number("kv_memory_bytes", int, None, "size of the pool (on each GPU), instead of num-blocks")
     number("host_kv_memory_bytes", int, None, "host memory for blocks that had to leave a GPU's pool")
     number("max_num_seqs", int, EngineConfig.max_num_seqs, "requests that run at once")
     number("token_budget", int, EngineConfig.token_budget, "tokens in a step")
