@@ -191,8 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
         shape = read_shape(options.model)
         if not kv_heads_fit(shape.kv_heads, ranks):
             raise PlanError(f"{options.model} has {shape.kv_heads} KV heads, which do not go with {ranks} ranks.")
-        if ranks > 1 and options.dtype == "low-bit":
-            raise PlanError("--tensor-parallel does not go with low-bit, which has the whole model in one process.")
+        if ranks > 1 and int8:
+            raise PlanError("--kv-dtype int8 is the C++ decoder's, which has the whole model in one process.")
         shape = replace(shape, kv_heads=of_each(shape.kv_heads, ranks))
         lines = _model_lines(options, shape, memory) + _fit_lines(options, shape, memory)
         lines += _waste_lines(options, shape, memory, lengths, source)

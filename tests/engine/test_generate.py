@@ -56,6 +56,12 @@ def test_raw_text_is_continued_and_may_come_from_stdin(tiny_path: Path, capsys: 
         (["--model", "/does/not/exist", ""], 2, "the text is empty"),
         (["--model", "/does/not/exist", " \n\t "], 2, "the text is empty"),
         (["--model", "/does/not/exist", "hello", "--temperature", "-1"], 2, "temperature is out of range: -1.0"),
+        (
+            ["--model", "/does/not/exist", "hello", "--tensor-parallel", "0"],
+            1,
+            "tensor_parallel must be a whole number",
+        ),
+        (["--model", "/does/not/exist", "hello", "--tensor-parallel", "2"], 1, "/does/not/exist does not exist"),
         (["--model", "/does/not/exist", "hello", "--device", "abacus"], 1, "device 'abacus' is not one"),
         (["--model", "/does/not/exist", "hello", "--weights", "int3"], 1, "weights 'int3' is unknown"),
     ],

@@ -80,6 +80,19 @@ def test_int8_keys_and_values_take_what_the_decoder_takes_and_nearly_double_what
     assert "1.0 GiB, int8 KV, blocks of 16 tokens" in "\n".join(lines)
 
 
+def test_of_a_model_that_ranks_share_each_holds_its_own_heads(
+    model_path: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ("--model", model_path, "--memory", "1GiB", "--tensor-parallel")
+    third, sixth = run(capsys, *arguments, "3"), run(capsys, *arguments, "6")
+    assert "1 KV heads of 64 on each of 3 ranks" in third[0]
+    assert row(third, "blocks") == ["blocks", f"{2**30 // (16 * 23_040 // 3):,}"]
+    assert row(sixth, "blocks") == row(third, "blocks"), "two have the same head"
+    assert "3 KV heads, which do not go with 2 ranks" in failure(capsys, *arguments, "2")
+    assert "--kv-dtype int8 is the C++ decoder's" in failure(capsys, *arguments, "3", "--kv-dtype", "int8")
+    assert "--tensor-parallel must be 1 or more, not 0" in failure(capsys, *arguments, "0")
+
+
 @given(
     blocks=st.integers(1, 400),
     block_size=st.sampled_from([1, 8, 16, 100]),

@@ -75,3 +75,11 @@ def test_the_form_of_the_weights_comes_from_the_command_line_or_the_environment(
 def test_a_form_that_does_not_exist_ends_the_worker_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "m", "--redis", "redis://nowhere", "--weights", "int3"]) == 1
     assert capsys.readouterr().err == "weights 'int3' is unknown; choose auto, int4, int8, bf16.\n"
+
+
+def test_ranks_are_counted_by_an_option_or_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _arguments([]).tensor_parallel == 1
+    monkeypatch.setenv("OCTAVO_WORKER_TENSOR_PARALLEL", "4")
+    assert _arguments([]).tensor_parallel == 4
+    assert _arguments(["--tensor-parallel", "2"]).tensor_parallel == 2
+    assert "tensor_parallel" in ENGINE_SETTINGS

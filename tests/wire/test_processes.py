@@ -23,6 +23,7 @@ from tests.wire.conftest import (
     a_question,
     answer_of,
     text_of,
+    tokens_of,
     until,
 )
 from tests.wire.test_worker import assert_contiguous, first_tokens
@@ -139,6 +140,55 @@ async def test_an_unreachable_redis_is_waited_for_and_then_said_in_one_line(tiny
     assert len(lines) == 2
     assert lines[0].startswith("Waiting for Redis")
     assert lines[1].startswith("Redis did not answer for 6 s")
+
+
+@pytest.mark.long
+async def test_a_worker_of_two_ranks_answers_as_one_and_ends_with_either_of_them(wire: Wire, process: Start) -> None:
+    """I11: the dead rank is named, what ran ends with an error at once, and nobody is left behind."""
+
+    async def said(worker: Process, tokens: int = 40) -> list[int]:
+        request = a_question(tokens=tokens)
+        submit.enqueue(request)
+        events = await asyncio.wait_for(answer_of(request.id), 60)
+        assert isinstance(events[-1], Finished)
+        assert_contiguous(wire, request.id)
+        return tokens_of(events)
+
+    alone = await process().ready()
+    wanted = await said(alone)
+    alone.popen.terminate()
+    assert (await asyncio.to_thread(alone.end))[0] == 0
+
+    first = await process("--tensor-parallel", "2").ready()
+    (follower,) = psutil.Process(first.popen.pid).children()
+    assert await said(first) == wanted
+    request = a_question(tokens=8000)
+    submit.enqueue(request)
+    await first_tokens(request.id)
+    follower.kill()
+    killed = time.monotonic()
+    last = (await asyncio.wait_for(answer_of(request.id), 20))[-1]
+    assert isinstance(last, Failed)
+    assert (last.code, last.retryable) == ("engine_fault", True)
+    status, told = await asyncio.to_thread(first.end)
+    assert status == 1
+    assert "rank 1 of 2 was killed by SIGKILL" in told
+    assert time.monotonic() - killed < 20
+
+    second = await process("--tensor-parallel", "2").ready()
+    (follower,) = psutil.Process(second.popen.pid).children()
+    request = a_question(tokens=300)
+    submit.enqueue(request)
+    await first_tokens(request.id)
+    second.popen.terminate()
+    assert isinstance((await answer_of(request.id))[-1], Finished), "the other rank goes on while the worker drains"
+    assert (await asyncio.to_thread(second.end))[0] == 0
+    assert not follower.is_running()
+
+    third = await process("--tensor-parallel", "2").ready()
+    (follower,) = psutil.Process(third.popen.pid).children()
+    third.popen.kill()
+    await until(lambda: not follower.is_running() or follower.status() == psutil.STATUS_ZOMBIE)
 
 
 # --- a server of one's own, which is restarted --------------------------------------------------------------------
