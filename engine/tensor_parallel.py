@@ -45,7 +45,7 @@ def refuse_unless_divisible(config: EngineConfig, *, on_cpu: bool) -> None:
     for name in ("weights", "kv_dtype"):
         if (value := getattr(config, name)) != getattr(EngineConfig, name):
             raise EngineConfigError(
-                f"tensor_parallel {ranks} does not go with {name} {value}, which is the C++ decoder's, and that has the "
+                f"tensor_parallel {ranks} does not go with {name} {value}: that is for the C++ decoder, which has the "
                 "whole model in one process; leave one of them out."
             )
     if config.device.startswith("cuda:"):

@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.build import BuildError, library_path
+from kernels.torch_paged import copy_blocks
 
 if TYPE_CHECKING:
     from kernels.api import AttentionMetadata, CacheLayer
+
+__all__ = ["add_rms_norm", "copy_blocks", "paged_attention", "rope_write_kv", "silu_mul", "write_kv"]
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MAX_DIM = 1024

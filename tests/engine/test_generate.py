@@ -90,7 +90,7 @@ def test_too_little_memory_is_one_line_and_status_1(
     tiny_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C13."""
-    monkeypatch.setattr("engine.runner.free_host_memory", lambda: 1000)
+    monkeypatch.setattr("engine.device.free_host_memory", lambda: 1000)
     assert generate.main(["--model", str(tiny_path), "--dtype", "float32", "hello"]) == 1
     told = capsys.readouterr()
     assert told.err.count("\n") == 1
