@@ -22,10 +22,9 @@ from engine.bus import RedisUnavailable, wait_for_redis
 from engine.config import EngineConfig, EngineConfigError
 from engine.models.config import ModelError
 
-MAX_ITL_MS = 60.0
-"""Text that comes every 60 ms reads as flowing, and prompts lose little: a CPU computes 64 tokens a step nearly as fast
-as 256. Where the decodes alone take longer, the least chunk of 16 prompt tokens takes longer still."""
-
+MAX_ITL_MS = 100.0
+"""Text that comes every 100 ms still reads as flowing; with less, first words wait longer for their prompt. Where the
+decodes alone take longer, the least chunk of 16 prompt tokens takes longer still."""
 ENGINE_SETTINGS = (
     "model",
     "dtype",
