@@ -119,7 +119,7 @@ class DecoderWeights:
 
 @dataclass
 class Batch:
-    """One step. Shapes as in step.cpp; group_of and group_blocks may be left out. threads: 0 for all there are."""
+    """One step. Shapes as in structures.hpp; group_of and group_blocks may be left out. threads: 0 for all there are."""
 
     ids: I32
     positions: I32
