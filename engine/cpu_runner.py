@@ -91,8 +91,6 @@ class CpuRunner:
         """None when this runner can run such a model on this machine, else the reason, for one log line."""
         if shape.output_bias or shape.mlp_bias:
             return "the model has biases in its output or MLP projections"
-        if not all(shape.rotated):
-            return "the model has layers without a rotary embedding"
         longest = context_length(config, shape.max_position)
         if any(window is not None and window < longest for window in shape.windows):
             return f"the model has windows shorter than its context of {longest} tokens"

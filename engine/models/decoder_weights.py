@@ -39,7 +39,7 @@ def decoder_weights(
 
     form: one of engine.config.WEIGHTS. Layers are made one by one as they are taken, so that a model is not held twice;
     `report` hears how far that is ("40 %") every few seconds. The caller has checked that the model is one the decoder
-    can run: `kernels.cpu.decoder.supports`, no bias but that of q, k and v, every layer rotated, no window.
+    can run: `kernels.cpu.decoder.supports`, no bias but that of q, k and v, no window.
     """
     body = Matrices(tensors, tiles, form)
     sensitive = Matrices(tensors, tiles, "int8" if form == "int4" else form)
@@ -61,6 +61,7 @@ def decoder_weights(
             qkv_bias=np.concatenate([_vector(tensors[f"{part}.bias"]) for part in parts]) if config.qkv_bias else None,
             norm_query=_vector(tensors[f"{prefix}self_attn.q_norm.weight"]) if config.qk_norm else None,
             norm_key=_vector(tensors[f"{prefix}self_attn.k_norm.weight"]) if config.qk_norm else None,
+            rotated=config.rotated[index],
         )
 
     def layers() -> Iterator[LayerWeights]:

@@ -49,6 +49,7 @@ class _Layer(ctypes.Structure):
     _fields_ = [
         *((name, _Weight) for name in ("qkv", "out", "gate_up", "down")),
         *((name, ctypes.c_void_p) for name in ("qkv_bias", "norm_attention", "norm_mlp", "norm_query", "norm_key")),
+        ("rotated", ctypes.c_int32),
     ]
 
 
@@ -82,7 +83,10 @@ class _Batch(ctypes.Structure):
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One layer. qkv rows: query, key, value heads; gate and up: [intermediate, hidden]; norms: float32 vectors."""
+    """One layer. qkv rows: query, key, value heads; gate and up: [intermediate, hidden]; norms: float32 vectors.
+
+    rotated: whether q and k are turned by their position; SmolLM3 leaves some layers without.
+    """
 
     qkv: Tiles
     out: Tiles
@@ -94,6 +98,7 @@ class LayerWeights:
     qkv_bias: F32 | None = None
     norm_query: F32 | None = None
     norm_key: F32 | None = None
+    rotated: bool = True
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class DecoderWeights:
 
 @dataclass
 class Batch:
-    """One step. Shapes as in structures.hpp; group_of and group_blocks may be left out. threads: 0 for all there are."""
+    """One step. Shapes as in structures.hpp; group_of and group_blocks may be left out. threads: 0 for all."""
 
     ids: I32
     positions: I32
@@ -236,6 +241,7 @@ class Decoder:
             down=self._weight(layer.down),
             norm_attention=self._pointer(layer.norm_attention),
             norm_mlp=self._pointer(layer.norm_mlp),
+            rotated=layer.rotated,
             **optional,
         )
 

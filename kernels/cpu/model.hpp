@@ -224,7 +224,7 @@ class Model {
     const bool is_query = unit < c.heads, is_key = !is_query && unit < c.heads + c.kv_heads;
     const float* norm = is_query ? layer.norm_query : is_key ? layer.norm_key : nullptr;
     if (norm != nullptr) rms_norm(row, norm, dim, c.eps, row);
-    if (is_query || is_key) {
+    if (layer.rotated && (is_query || is_key)) {
       const float* cosine = c.cosine + int64_t(b.positions[t]) * half;
       const float* sine = c.sine + int64_t(b.positions[t]) * half;
       for (int i = 0; i < half; ++i) {

@@ -18,6 +18,7 @@ struct Layer {
   const float* norm_mlp;
   const float* norm_query;  // per head, or null
   const float* norm_key;
+  int32_t rotated;  // whether q and k are turned by their position
 };
 
 struct Config {

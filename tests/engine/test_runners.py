@@ -23,7 +23,7 @@ def settings(folder: Path, **changes: Any) -> EngineConfig:
     return EngineConfig(**{"model": str(folder), "device": "cpu", "num_blocks": 32, "token_budget": 32, **changes})
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "smollm3"])
 def test_a_family_that_the_c_decoder_computes_gets_it(model_type: str, tmp_path: Path) -> None:
     with capture_logs() as logs:
         runner = load_runner(settings(make_tiny(tmp_path / "m", model_type, **FITTING)))
@@ -37,7 +37,6 @@ def test_a_family_that_the_c_decoder_computes_gets_it(model_type: str, tmp_path:
     ("changes", "reason"),
     [
         ({"model_type": "mistral", "sliding_window": 64}, "windows shorter than its context of 512 tokens"),
-        ({"model_type": "smollm3", "no_rope_layers": [1, 0]}, "layers without a rotary embedding"),
         ({"model_type": "llama", "mlp_bias": True}, "biases in its output or MLP projections"),
         ({"model_type": "llama", "head_dim": 24}, "head_dim 24"),
     ],

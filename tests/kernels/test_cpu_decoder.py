@@ -54,6 +54,7 @@ def make_weights(
     dim: int = 64,
     bias: bool = False,
     norms: bool = False,
+    rotated: tuple[bool, bool] = (True, True),
     seed: int = 0,
 ) -> DecoderWeights:
     """Random weights; "mixed" has bf16 in every other matrix and layer, "tied" looks tokens up in the head."""
@@ -80,6 +81,7 @@ def make_weights(
             qkv_bias=rng.normal(0, 0.3, (heads + 2 * kv_heads) * dim).astype(np.float32) if bias else None,
             norm_query=vector(dim) if norms else None,
             norm_key=vector(dim) if norms else None,
+            rotated=rotated[layer],
         )
         for layer in range(2)
     ]
@@ -136,7 +138,9 @@ def plain_logits(w: DecoderWeights, ids: np.ndarray) -> np.ndarray:
         q, k, v = np.split(qkv.reshape(count, -1, w.head_dim), [w.heads, w.heads + w.kv_heads], axis=1)
         if layer.norm_query is not None and layer.norm_key is not None:
             q, k = norm(q, layer.norm_query), norm(k, layer.norm_key)
-        q, k = rope(q), np.repeat(rope(k), group, axis=1)
+        if layer.rotated:
+            q, k = rope(q), rope(k)
+        k = np.repeat(k, group, axis=1)
         v = np.repeat(v, group, axis=1)
         scores = np.einsum("qhd,khd->hqk", q, k) * w.scale + causal
         weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -295,6 +299,7 @@ def test_a_row_is_the_same_to_the_bit_whatever_rows_are_beside_it(form: str, lev
         {"heads": 9, "kv_heads": 3},
         {"heads": 14, "kv_heads": 2, "bias": True},
         {"heads": 4, "kv_heads": 4, "norms": True},
+        {"heads": 4, "kv_heads": 2, "rotated": (True, False)},
         {"heads": 8, "kv_heads": 4, "dim": 32},
         {"heads": 2, "kv_heads": 1, "dim": 128},
         {"heads": 4, "kv_heads": 2, "dim": 80},
