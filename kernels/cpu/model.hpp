@@ -57,7 +57,7 @@ class Model {
         normal(c.max_tokens, c.hidden, forms({&Layer::qkv, &Layer::gate_up}), true),
         attended(c.max_tokens, c.heads * c.head_dim, forms({&Layer::out}), false),
         mixed(c.max_tokens, c.intermediate, forms({&Layer::down}), true),
-        last(c.max_rows, c.hidden, Forms().add(c.head), true), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
+        last(c.max_rows, c.hidden, Forms().add(c.head), false), query(int64_t(up16(c.max_tokens)) * c.heads * c.head_dim),
         top(int64_t(c.max_tokens) * c.heads), total(int64_t(c.max_tokens) * c.heads),
         partial(int64_t(c.max_tokens) * c.heads * c.head_dim) {
     c.layer = layers.data();
@@ -164,7 +164,7 @@ class Model {
     phase(b.rows, [&](int r) {
       alignas(64) float row[8192];
       rms_norm(hidden.get() + int64_t(b.row_tokens[r]) * c.hidden, c.norm_final, c.hidden, c.eps, row);
-      last.store(true, r, 0, row, c.hidden);
+      last.store(false, r, 0, row, c.hidden);
     });
     mark(kNorms, thread);
     const int chunks = (c.head.outputs / kOut + 7) / 8;
@@ -351,7 +351,7 @@ class Model {
       const int live = std::min(kOut, c.vocabulary - tile * kOut);
       for (int r0 = 0; r0 < b.rows; r0 += kRows) {
         const int n = std::min(kRows, b.rows - r0);
-        gemm(c.head, tile, last.view(true), r0, n, product);
+        gemm(c.head, tile, last.view(false), r0, n, product);
         for (int r = 0; r < n; ++r)
           std::memcpy(b.logits + int64_t(r0 + r) * c.vocabulary + tile * kOut, product + r * kOut, sizeof(float) * live);
       }
