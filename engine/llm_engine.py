@@ -38,7 +38,6 @@ from engine.protocol import ChatMessage
 from engine.published_prompts import PublishedPrompts
 from engine.regions import Region
 from engine.runner import ModelRunner, Pending
-from engine.runners import load_runner
 from engine.sampler import Drawn
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Batch, Scheduler
@@ -80,6 +79,8 @@ class LLMEngine:
         self.config = config
         self._clock = clock
         if runner is None:
+            # Loaded where there is a model to load: a runner that is given needs nothing that reads files.
+            from engine.runners import load_runner
             from engine.tokenizer import Tokenizer
 
             runner = load_runner(config)
