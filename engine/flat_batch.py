@@ -25,6 +25,8 @@ class FlatBatch:
     many of them each drawing sequence has, its last token's and one for each draft token; None: one each. scored:
     (sequence, position of the first row, number of rows), in order. late int64 [T]: for a token that the step in flight
     is still to draw, the row (of a running sequence) that draws it, and -1 for the others; None where all are known.
+    lineup: the same for two steps that have the same sequences in the same order, whose block tables have at most grown
+    in between; None where nothing is known of that.
     """
 
     input_ids: NDArray[np.int64]
@@ -41,6 +43,7 @@ class FlatBatch:
     draws: NDArray[np.int64] | None = None
     scored: list[tuple[Sequence, int, int]] = field(default_factory=list)
     late: NDArray[np.int64] | None = None
+    lineup: tuple[int, ...] | None = None
 
 
 NOTHING: Batch = {}
@@ -52,6 +55,8 @@ class BlockTableRows:
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
         self.block_size = block_size
         self.tables = np.zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32)
+        self._filled = [0] * max_num_seqs  # entries of each row
+        self._changes = 0  # how often some that were there became others
 
     def flatten(self, batch: Batch, behind: Batch = NOTHING) -> FlatBatch:
         """`behind`: the step in flight. What it computes of a sequence, and the token that it may draw, come first."""
@@ -103,6 +108,8 @@ class BlockTableRows:
         for sequence, start, end in zip(batch, starts.tolist(), ends.tolist(), strict=True):  # one pass: it shows
             table, known = sequence.block_table, sequence.token_ids
             if sequence.num_synced < len(table):
+                self._changes += sequence.num_synced < self._filled[sequence.row]
+                self._filled[sequence.row] = len(table)
                 self.tables[sequence.row, sequence.num_synced : len(table)] = table[sequence.num_synced :]
                 sequence.num_synced = len(table)
             rows.append(sequence.row)
@@ -143,6 +150,7 @@ class BlockTableRows:
             drawing=drawing,
             rows=last_rows,
             num_draws=size,
+            lineup=(self._changes, *rows),
         )
         if late:
             flat.late = np.full(total, -1, np.int64)

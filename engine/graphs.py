@@ -4,8 +4,9 @@ Owns one recorded step for each padded size, all over the same memory of inputs 
 sequence, and each draws; it reads what `StepInputs` holds for its size, and its logits lie where the next one's will.
 It was recorded with the bounds that hold for every step (the model's longest context), so nothing of a step is in it.
 
-Steps with prompt chunks, drafts, scored prompts or groups of sequences with a shared prefix are not recorded: their
-shapes vary, and their kernels are few for the work in them. They run as they are.
+Each size is there twice where groups of sequences with a shared prefix are looked for: a step without any would pay for
+the launches of those with some. Steps with prompt chunks, drafts, scored prompts or very many groups are not recorded:
+their shapes vary, and their kernels are few for the work in them. They run as they are.
 
 How a step is recorded is a function that is given, so all but that function runs on a CPU too.
 """
@@ -20,7 +21,9 @@ import torch
 from torch import Tensor
 
 from engine.flat_batch import FlatBatch
+from engine.step_groups import RecordedGroups
 from engine.step_inputs import Inputs, StepInputs
+from kernels.prefix_groups import PrefixGroups
 
 Work: TypeAlias = Callable[[], None]
 Record: TypeAlias = Callable[[Work], Work]
@@ -43,7 +46,7 @@ def padded_sizes(most: int) -> list[int]:
 
 class DecodeGraphs:
     """`logits_of(inputs)`: float32 [size, V] of a step's rows. `sizes`: what is recorded, largest first, as the others
-    can then use the memory of the larger ones again.
+    can then use the memory of the larger ones again. `groups`: where those of a step lie; None where none are sought.
     """
 
     def __init__(
@@ -55,34 +58,49 @@ class DecodeGraphs:
         vocab_size: int,
         max_seq_len: int,
         record: Record,
+        groups: RecordedGroups | None = None,
     ) -> None:
         self.sizes = sorted(sizes)
         self.replays = 0
         self._inputs = inputs
         self._logits = torch.empty((self.sizes[-1], vocab_size), dtype=torch.float32, device=inputs.memory.device)
-        self._replay: dict[int, Work] = {}
+        self._groups = groups
+        self._replay: dict[tuple[int, bool], Work] = {}
         for size in reversed(self.sizes):
             inputs.put_nothing(size)
+            self._replay[size, False] = record(self._step(logits_of, size, max_seq_len, None))
+            if groups is not None and size > 1:
+                groups.put(None, size)
+                self._replay[size, True] = record(self._step(logits_of, size, max_seq_len, groups))
 
-            def step(size: int = size) -> None:
-                # The inputs anew each time: a kernel's own preparation, which they carry, belongs to one step.
-                self._logits[:size].copy_(logits_of(inputs.decodes(size, max_seq_len)))
+    def _step(
+        self, logits_of: Callable[[Inputs], Tensor], size: int, max_seq_len: int, groups: RecordedGroups | None
+    ) -> Work:
+        def step() -> None:
+            # The inputs anew each time: a kernel's own preparation, which they carry, belongs to one step.
+            inputs = self._inputs.decodes(size, max_seq_len, None if groups is None else groups.of(size))
+            self._logits[:size].copy_(logits_of(inputs))
 
-            self._replay[size] = record(step)
+        return step
 
-    def fits(self, flat: FlatBatch) -> bool:
+    def fits(self, flat: FlatBatch, groups: PrefixGroups | None = None) -> bool:
         """Whether the step is one that was recorded: every sequence has one row and draws one token from it."""
         rows = len(flat.input_ids)
         return (
-            rows == len(flat.seq_lens) == len(flat.drawing) <= self.sizes[-1] and flat.draws is None and not flat.scored
+            rows == len(flat.seq_lens) == len(flat.drawing) <= self.sizes[-1]
+            and flat.draws is None
+            and not flat.scored
+            and (groups is None or (self._groups is not None and len(groups.blocks) <= self._groups.room(rows)))
         )
 
-    def run(self, flat: FlatBatch) -> Tensor:
+    def run(self, flat: FlatBatch, groups: PrefixGroups | None = None) -> Tensor:
         """Logits float32 [S, V] of such a step; they may be changed, and are there until the next one."""
         rows = len(flat.input_ids)
         size = self.sizes[bisect_left(self.sizes, rows)]
         self._inputs.put_decodes(flat, size)
-        self._replay[size]()
+        if self._groups is not None and groups is not None:
+            self._groups.put(groups, size)
+        self._replay[size, groups is not None]()
         self.replays += 1
         return self._logits[:rows]
 

@@ -28,8 +28,10 @@ from engine.sampler import Drawn, SamplingRows, draw
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Batch
 from engine.sequence import Sequence
+from engine.step_groups import RecordedGroups, StepGroups
 from engine.step_inputs import Inputs, StepInputs
 from engine.trial_step import trial_step
+from kernels import api
 from kernels.api import KVCache
 from kernels.fixed_order import TILE
 
@@ -148,6 +150,14 @@ class Runner:
             record = cuda_recorder(self.device)
         if not config.graphs or self._invariant or not isinstance(self._model, LlamaModel):
             record = None
+        self._groups: StepGroups | None = None
+        # Where no layer sees all, there is nothing that a group would read for longer than a window.
+        if api.through_triton(self._inputs.memory) and self.window is None and not self._invariant:
+            from kernels.triton import grouped
+
+            self._groups = StepGroups(config.block_size, grouped.find_groups)
+            if grouped.CHECK:  # a comparison at every step is none that could be recorded
+                record = None
         memory = memory or memory_of(self.device)
         step_bytes = self._measure(memory, cache, config.token_budget)
         if record is not None:  # recorded steps have memory of their own
@@ -175,14 +185,19 @@ class Runner:
             self._graphs = self._recorded(record)
 
     def _recorded(self, record: Record) -> DecodeGraphs | None:
+        most = len(self._drawing.last)
+        groups = None
+        if self._groups is not None:
+            groups = RecordedGroups(most, self._kv.block_size, self.max_model_len, self.device)
         try:
             return DecodeGraphs(
                 lambda inputs: self._logits(self._hidden(inputs)),
                 self._inputs,
-                padded_sizes(len(self._drawing.last)),
+                padded_sizes(most),
                 vocab_size=self.vocab_size,
                 max_seq_len=self.max_model_len,
                 record=record,
+                groups=groups,
             )
         except RuntimeError as error:  # a kernel that looks at what it is given cannot be recorded
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -233,15 +248,16 @@ class Runner:
 
     def _compute(self, flat: FlatBatch) -> Callable[[slice], torch.Tensor]:
         """Put the step on its way; what it gives computes the logits of a part of `flat.rows`."""
-        if self._graphs is not None and self._graphs.fits(flat):
-            return self._graphs.run(flat).__getitem__
+        groups = None if self._groups is None else self._groups.of(flat)
+        if self._graphs is not None and self._graphs.fits(flat, groups):
+            return self._graphs.run(flat, groups).__getitem__
         if self._invariant:
             parts = [
                 self._hidden(self._inputs.put(tile, fixed_order=True))[:size] for tile, size in tiles(flat, self._tile)
             ]
             hidden = torch.cat(parts)
         else:
-            hidden = self._hidden(self._inputs.put(flat))
+            hidden = self._hidden(self._inputs.put(flat, groups=groups))
         return lambda part: self._logits(hidden[upload(flat.rows[part], self.device)])
 
     def _hidden(self, inputs: Inputs) -> torch.Tensor:

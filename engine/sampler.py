@@ -23,6 +23,7 @@ from torch import Tensor
 
 from engine.device import upload
 from engine.sampling_params import SamplingParams, TokenLogprobs
+from kernels import api
 
 LEAST_TEMPERATURE = 1e-5
 """Below this a draw is greedy for any logits that differ in float32; dividing by less could overflow."""
@@ -94,7 +95,7 @@ def draw(
 ) -> tuple[Tensor, Tensor]:
     """As `sample`, on the logits' device and without waiting for it: token ids int64 [R], unusable or not bool [R]."""
     device = logits.device
-    if logits.is_cuda:
+    if api.through_triton(logits):
         return _draw_on_gpu(logits, settings, rows, positions)
     peak, tokens = logits.max(dim=-1)
     bad = ~torch.isfinite(peak)

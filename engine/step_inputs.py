@@ -11,7 +11,7 @@ block tables behind a sequence's blocks and in those of padded sequences, is not
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,10 @@ from torch import Tensor
 from engine.device import send
 from engine.flat_batch import FlatBatch
 from kernels.api import AttentionMetadata
+from kernels.prefix_groups import PrefixGroups
+
+if TYPE_CHECKING:
+    from kernels.triton.grouped import DeviceGroups
 
 ALIGNMENT = 64
 """Bytes. Triton compiles a kernel twice where a pointer is now a multiple of 16 and now not."""
@@ -44,8 +48,8 @@ class StepInputs:
         self.tables = torch.zeros((max_seqs, max_blocks), dtype=torch.int32, device=device)
         self.memory = torch.zeros(_size(max_tokens, max_seqs), dtype=torch.uint8, device=device)
 
-    def put(self, flat: FlatBatch, *, fixed_order: bool = False) -> Inputs:
-        """The arrays of a step, as many rows as it has."""
+    def put(self, flat: FlatBatch, *, fixed_order: bool = False, groups: PrefixGroups | None = None) -> Inputs:
+        """The arrays of a step, as many rows as it has. groups: as in AttentionMetadata."""
         tokens, seqs = len(flat.input_ids), len(flat.seq_lens)
         arrays = _arrays(np.empty(_size(tokens, seqs), np.uint8), tokens, seqs)
         ids, late, positions, slots, starts, lengths = arrays.parts
@@ -61,6 +65,7 @@ class StepInputs:
             max_query_len=flat.max_query_len,
             max_seq_len=flat.max_seq_len,
             fixed_order=fixed_order,
+            groups=groups,
         )
 
     def put_decodes(self, flat: FlatBatch, size: int) -> None:
@@ -79,9 +84,11 @@ class StepInputs:
         starts[:] = np.arange(size + 1)
         self._send(arrays, flat.block_tables)
 
-    def decodes(self, size: int, max_seq_len: int) -> Inputs:
+    def decodes(self, size: int, max_seq_len: int, groups: DeviceGroups | None = None) -> Inputs:
         """`size` rows of one sequence each, whatever lies there: with the bounds that hold for every such step."""
-        return self._inputs(size, size, late=True, max_query_len=1, max_seq_len=max_seq_len, fixed_order=False)
+        return self._inputs(
+            size, size, late=True, max_query_len=1, max_seq_len=max_seq_len, fixed_order=False, groups=groups
+        )
 
     def put_nothing(self, size: int) -> None:
         """Padded rows only."""
@@ -95,7 +102,15 @@ class StepInputs:
         send(tables, self.tables[: len(tables), : tables.shape[1]])
 
     def _inputs(
-        self, tokens: int, seqs: int, *, late: bool, max_query_len: int, max_seq_len: int, fixed_order: bool
+        self,
+        tokens: int,
+        seqs: int,
+        *,
+        late: bool,
+        max_query_len: int,
+        max_seq_len: int,
+        fixed_order: bool,
+        groups: PrefixGroups | DeviceGroups | None,
     ) -> Inputs:
         parts: list[Tensor] = []
         for first, count, width in _places(tokens, seqs):
@@ -110,6 +125,7 @@ class StepInputs:
             max_query_len=max_query_len,
             max_seq_len=max_seq_len,
             fixed_order=fixed_order,
+            groups=groups,
         )
         return Inputs(ids, sources if late else None, positions, meta)
 

@@ -27,9 +27,14 @@ from kernels.prefix_groups import PrefixGroups
 from kernels.quantised import LARGEST
 
 
+def through_triton(x: Tensor) -> bool:
+    """Whether Triton's kernels work on rows like x."""
+    return x.is_cuda
+
+
 def _path(x: Tensor, cache: Tensor | None = None) -> ModuleType:
     """The module that works on rows like x, and over a cache like this one."""
-    if x.is_cuda:
+    if through_triton(x):
         return _triton()
     served = cpu_ops.serves(x) if cache is None else cache.dtype == x.dtype and cpu_ops.serves_cache(cache)
     return cpu_ops if served else torch_ops
@@ -143,7 +148,7 @@ def paged_attention(
     softcap) before the softmax (Gemma 2, arXiv 2408.00118, section 2).
     """
     # A GPU's own path knows a fixed order too.
-    path = fixed_order if meta.fixed_order and not q.is_cuda else _path(q, layer.k)
+    path = fixed_order if meta.fixed_order and not through_triton(q) else _path(q, layer.k)
     out: Tensor = path.paged_attention(q, layer, meta, scale, window=window, softcap=softcap)
     return out
 
