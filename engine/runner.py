@@ -158,6 +158,8 @@ class Runner:
             self._groups = StepGroups(config.block_size, grouped.find_groups)
             if grouped.CHECK:  # a comparison at every step is none that could be recorded
                 record = None
+        if isinstance(self._model, LlamaModel):
+            self._model.warm_up(cache(1))
         memory = memory or memory_of(self.device)
         step_bytes = self._measure(memory, cache, config.token_budget)
         if record is not None:  # recorded steps have memory of their own

@@ -12,6 +12,7 @@ the last tokens of its context of seq_lens[s] tokens. Decode is the case of one 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -151,6 +152,24 @@ def paged_attention(
     path = fixed_order if meta.fixed_order and not through_triton(q) else _path(q, layer.k)
     out: Tensor = path.paged_attention(q, layer, meta, scale, window=window, softcap=softcap)
     return out
+
+
+def warm_up(
+    num_heads: int,
+    layer: CacheLayer,
+    dtype: torch.dtype,
+    *,
+    windows: Iterable[int | None] = (None,),
+    softcap: float | None = None,
+    row_stride: int | None = None,
+) -> None:
+    """Have all of attention compiled that steps of this shape can take, so that no later one waits for a compiler.
+
+    dtype: of q. row_stride: of its rows, where they are slices of a wider tensor. Nothing is read or written.
+    """
+    if through_triton(layer.k):
+        paged = import_module("kernels.triton.paged")
+        paged.warm_up(num_heads, layer, dtype, windows=windows, softcap=softcap, row_stride=row_stride)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:

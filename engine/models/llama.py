@@ -15,7 +15,16 @@ from torch import Tensor, nn
 
 from engine.models.config import ModelConfig
 from engine.models.linear import Linear
-from kernels.api import AttentionMetadata, CacheLayer, KVCache, add_rms_norm, paged_attention, rope_write_kv, silu_mul
+from kernels.api import (
+    AttentionMetadata,
+    CacheLayer,
+    KVCache,
+    add_rms_norm,
+    paged_attention,
+    rope_write_kv,
+    silu_mul,
+    warm_up,
+)
 
 Rotation = tuple[Tensor, Tensor]
 """Cosine and sine for the tokens of a step, float32 [T, head_dim / 2] each."""
@@ -131,6 +140,14 @@ class LlamaModel(nn.Module):
         for i, block in enumerate(self.layers):
             x, residual = block(x, residual, rotation, kv.layer(i), meta)
         return add_rms_norm(x, residual, self.norm, self.config.rms_eps)[0]
+
+    @torch.inference_mode()
+    def warm_up(self, kv: KVCache) -> None:
+        """Have the kernels of attention compiled, which differ with a step's shape, for a cache like this one."""
+        config = self.config
+        fused = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        windows = dict.fromkeys(config.windows)
+        warm_up(config.num_heads, kv.layer(0), self.embed_tokens.dtype, windows=windows, row_stride=fused)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """[T, hidden_size] for input_ids [T]."""

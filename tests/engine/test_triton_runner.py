@@ -6,7 +6,10 @@ steps over padded rows, copies. So a first run on a GPU meets no fault of wiring
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -150,3 +153,16 @@ def test_the_comparison_of_grouped_and_plain_attention_keeps_steps_from_being_re
     runner = engine_over(model, Recorder()).runner
     assert isinstance(runner, Runner)
     assert runner._graphs is None
+
+
+@pytest.mark.parametrize("settings", [{}, pytest.param({"batch_invariant": True}, marks=pytest.mark.long)], ids=str)
+def test_nothing_is_compiled_once_the_engine_has_started(settings: dict[str, Any], model: Path) -> None:
+    """K14: over batches of 1 to 12 sequences, chunks, groups, copies and scored prompts."""
+    command = [sys.executable, "-m", "tests.engine.triton_keys", str(model), json.dumps(settings)]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    known, launched, later = json.loads(done.stdout.splitlines()[-1])
+    assert later == []
+    assert launched > 500
+    assert known >= 8
