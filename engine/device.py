@@ -8,6 +8,7 @@ so it takes effect in the order of the calls. On a CPU nothing is copied.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +29,27 @@ def send(array: NDArray[Any], to: Tensor) -> None:
     """Copy the array to where `to` lies."""
     tensor = torch.from_numpy(array)
     to.copy_(tensor if to.device.type == "cpu" else tensor.pin_memory(), non_blocking=True)
+
+
+def beside(device: torch.device, aside: Callable[[], None], meanwhile: Callable[[], None]) -> None:
+    """Do two things that do not touch each other's memory: on a GPU `aside` on a stream of its own, `meanwhile` on the
+    current one. Both come behind all that was on the current stream before, and before all that comes to it later.
+    """
+    if device.type != "cuda":
+        aside()
+        meanwhile()
+        return
+    current, other = torch.cuda.current_stream(device), _side_stream(device)
+    other.wait_stream(current)
+    with torch.cuda.stream(other):
+        aside()
+    meanwhile()
+    current.wait_stream(other)
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 class Fetched:

@@ -22,6 +22,7 @@ from engine.device import Memory, memory_of, upload
 from engine.drawing import Drawing
 from engine.flat_batch import NOTHING, BlockTableRows, FlatBatch
 from engine.graphs import DecodeGraphs, Record, cuda_recorder, padded_sizes
+from engine.kv_blocks import KVBlocks
 from engine.models import LoadedModel, load
 from engine.models.llama import LlamaModel
 from engine.sampler import Drawn, SamplingRows, draw
@@ -175,14 +176,9 @@ class Runner:
             f"{shape.head_dim}]{', batch-invariant' if config.batch_invariant else ''}"
         )
         self._kv = cache(self.num_blocks)
-        # Touched now: the system would hand out a page of it at a time later, in the middle of somebody's answer.
-        self._kv.data.zero_()
         host = free_host_memory() // config.tensor_parallel
         self.num_host_blocks = self._agreed(config.host_blocks(block_bytes, host))
-        one = self._kv.data[:, :, 0]
-        # Pinned memory, so that a GPU copies without the processor.
-        pinned = self.device.type == "cuda"
-        self._host = torch.empty((self.num_host_blocks, *one.shape), dtype=one.dtype, pin_memory=pinned)
+        self._blocks = KVBlocks(self._kv, self.num_host_blocks)
         if record is not None:
             self._graphs = self._recorded(record)
 
@@ -282,31 +278,15 @@ class Runner:
 
     @torch.inference_mode()
     def copy_blocks(self, pairs: SequenceOf[tuple[int, int]]) -> None:
-        # One by one: a destination may be a later pair's source, or be given out again. There are few.
-        for source, destination in pairs:
-            self._block(destination).copy_(self._block(source), non_blocking=True)
-
-    def _block(self, number: int) -> torch.Tensor:
-        """All layers' K and V of a block of the pool, or of one in host memory; [2, layers, block_size, heads, dim]."""
-        if number < self.num_blocks:
-            return self._kv.data[:, :, number]
-        return self._host[number - self.num_blocks]
+        self._blocks.copy(pairs)
 
     @torch.inference_mode()
     def read_blocks(self, blocks: SequenceOf[int], tokens: int) -> NDArray[np.uint8]:
-        index = torch.tensor(blocks, device=self.device)
-        kv = self._kv.data[:, :, index].movedim(2, 0)  # [n, 2, layers, slots, heads, head_dim], a copy
-        filled = tokens - (len(blocks) - 1) * self._kv.block_size
-        kv[-1, :, :, filled:] = 0
-        data: NDArray[np.uint8] = kv.contiguous().view(len(blocks), -1).view(torch.uint8).cpu().numpy()
-        return data
+        return self._blocks.read(blocks, tokens)
 
     @torch.inference_mode()
     def write_blocks(self, blocks: SequenceOf[int], data: NDArray[np.uint8]) -> None:
-        index = torch.tensor(blocks, device=self.device)
-        kv = torch.from_numpy(data).to(self.device).view(self._kv.data.dtype)
-        shape = (len(blocks), *self._kv.data.shape[:2], *self._kv.data.shape[3:])
-        self._kv.data[:, :, index] = kv.view(shape).movedim(0, 2)
+        self._blocks.write(blocks, data)
 
 
 def tiles(flat: FlatBatch, rows: int) -> Iterator[tuple[FlatBatch, int]]:

@@ -138,7 +138,7 @@ def test_the_engine_gives_the_same_answers_through_the_kernels_of_a_gpu(
     assert engine.counters()["cached_tokens"] >= 2 * 36 + 16
     assert calls["grouped"] > 5
     assert calls["find_groups"] < 0.75 * engine.steps, "found anew only where the sequences are others"
-    used = {"add_rms_norm", "rope_write_kv", "silu_mul", "paged_attention", "pick"}
+    used = {"copy_blocks", "add_rms_norm", "rope_write_kv", "silu_mul", "paged_attention", "pick"}
     assert used <= {name for name in calls if calls[name]}
     if recorded:
         assert {(4, True), (1, False)} <= set(replayed)
