@@ -14,7 +14,9 @@ DEFAULT_CPU_KV_BYTES = 1 << 30
 DEFAULT_GPU_FRACTION = 0.9
 """Of the memory that is free once the weights are loaded and a step has what it needs; the rest is for what no
 measurement shows (fragments, recorded graphs) and for other users of the device."""
-KV_DTYPES = ("bfloat16", "int8")
+KV_DTYPES = ("bfloat16", "int8", "fp8")
+KV_SCALE_BYTES = 4
+"""Of the scale that an eight-bit key or value of a head has in torch."""
 MAX_THREADS = 1024
 WEIGHTS = ("auto", "int4", "int8", "bf16")
 """Forms of weights in the C++ decoder."""
@@ -60,8 +62,9 @@ class EngineConfig:
     """Host memory for blocks that had to leave the pool, to come back by a copy. None: none; it pays where a copy is
     quicker than computing, on a GPU. On a CPU `kv_memory_bytes` is the same memory, and better used."""
     kv_dtype: str = "bfloat16"
-    """Of keys and values in the C++ decoder: "bfloat16", or "int8", which holds nearly twice the tokens in the same
-    memory and is quicker where contexts are long. torch keeps the dtype of the model."""
+    """Of keys and values. "bfloat16": as they are computed, so in torch in the dtype of the model. "int8", or "fp8" in
+    torch: in eight bits, with a scale for each token and head, which holds nearly twice the tokens in the same memory
+    and is quicker where contexts are long, on a GPU and in the C++ decoder; torch on a CPU only saves the memory."""
     max_num_seqs: int = 32
     """Sequences that run at once. A decode step costs a CPU little more for 32 than for 1: weights are read once."""
     token_budget: int = 256
@@ -122,7 +125,7 @@ class EngineConfig:
             if value is not None:
                 self._at_least_one(name, value)
         if self.kv_dtype not in KV_DTYPES:
-            raise EngineConfigError(f"kv_dtype must be {' or '.join(KV_DTYPES)}, not {self.kv_dtype!r}.")
+            raise EngineConfigError(f"kv_dtype {self.kv_dtype!r} is unknown; choose {', '.join(KV_DTYPES)}.")
         if self.weights not in WEIGHTS:
             raise EngineConfigError(f"weights {self.weights!r} is unknown; choose {', '.join(WEIGHTS)}.")
         if self.weights != "auto" and self.dtype != "auto":

@@ -89,6 +89,8 @@ class CpuRunner:
     @staticmethod
     def why_not(config: EngineConfig, shape: ModelConfig) -> str | None:
         """None when this runner can run such a model on this machine, else the reason, for one log line."""
+        if config.kv_dtype == "fp8":
+            return "kv_dtype fp8 is only there in torch"
         if shape.output_bias or shape.mlp_bias:
             return "the model has biases in its output or MLP projections"
         longest = context_length(config, shape.max_position)

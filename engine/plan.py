@@ -23,15 +23,15 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import NoReturn
 
-from engine.config import DEFAULT_CPU_KV_BYTES, KV_DTYPES, EngineConfig
+from engine.config import DEFAULT_CPU_KV_BYTES, KV_DTYPES, KV_SCALE_BYTES, EngineConfig
 from engine.models.config import ModelError
 from engine.models.kv_shape import KvShape, read_shape
 from engine.models.ranks import kv_heads_fit, of_each
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-"""Bytes of a value in the KV cache by torch's dtype; the C++ decoder keeps bfloat16 KV, or int8 where asked."""
+"""Bytes of a value in the KV cache by torch's dtype; the C++ decoder keeps bfloat16 KV. Both know eight bits."""
 INT8_SCALE = 2
-"""Bytes of the scale that an int8 key or value has."""
+"""Bytes of the scale that an int8 key or value has in the C++ decoder."""
 BLOCK_SIZES = (8, 16, 32, 64, 128)
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 PREFIXES = (512, 2048)
@@ -158,7 +158,12 @@ def parser() -> argparse.ArgumentParser:
         choices=sorted(BYTES),
         help="of the model in torch; default bfloat16, as in the C++ decoder",
     )
-    options.add_argument("--kv-dtype", choices=KV_DTYPES, default=KV_DTYPES[0], help="of the C++ decoder's KV")
+    options.add_argument(
+        "--kv-dtype",
+        choices=KV_DTYPES,
+        default=KV_DTYPES[0],
+        help="of keys and values; torch's int8 where --dtype or --tensor-parallel is given",
+    )
     options.add_argument("--prefix", type=int, action="append", metavar="N", help="tokens that sequences share")
     options.add_argument("--lengths", metavar="FILE", help='lines "length" or "length count", in tokens')
     options.add_argument("--worker", metavar="ID", help="take the lengths from a running worker, or from all")
@@ -182,17 +187,14 @@ def main(arguments: list[str] | None = None) -> int:
         ):
             if min(values, default=1) < 1:
                 raise PlanError(f"{name} must be 1 or more, not {min(values)}.")
-        int8 = options.kv_dtype == "int8"
-        if int8 and options.dtype:
-            raise PlanError(f"--kv-dtype int8 is the C++ decoder's, --dtype {options.dtype} torch's; leave one out.")
+        # The scales of the C++ decoder are smaller; it has no fp8, and runs in one process.
+        options.torch = bool(options.dtype) or ranks > 1 or options.kv_dtype == "fp8"
         options.dtype = options.dtype or "bfloat16"
         memory = parse_size(options.memory) if options.memory else DEFAULT_CPU_KV_BYTES
         lengths, source = _lengths(options)
         shape = read_shape(options.model)
         if not kv_heads_fit(shape.kv_heads, ranks):
             raise PlanError(f"{options.model} has {shape.kv_heads} KV heads, which do not go with {ranks} ranks.")
-        if ranks > 1 and int8:
-            raise PlanError("--kv-dtype int8 is the C++ decoder's, which has the whole model in one process.")
         shape = replace(shape, kv_heads=of_each(shape.kv_heads, ranks))
         lines = _model_lines(options, shape, memory) + _fit_lines(options, shape, memory)
         lines += _waste_lines(options, shape, memory, lengths, source)
@@ -216,8 +218,8 @@ def _lengths(options: argparse.Namespace) -> tuple[Counter[int], str]:
 
 
 def _token_bytes(options: argparse.Namespace, shape: KvShape) -> int:
-    if options.kv_dtype == "int8":
-        return shape.bytes_per_token(1, INT8_SCALE)
+    if options.kv_dtype != KV_DTYPES[0]:
+        return shape.bytes_per_token(1, KV_SCALE_BYTES if options.torch else INT8_SCALE)
     return shape.bytes_per_token(BYTES[options.dtype])
 
 
@@ -238,14 +240,15 @@ def _model_lines(options: argparse.Namespace, shape: KvShape, memory: int) -> li
     tokens = [
         ("bfloat16, float16", shape.bytes_per_token(2)),
         ("float32", shape.bytes_per_token(4)),
-        ("int8 KV", shape.bytes_per_token(1, INT8_SCALE)),
+        ("int8 KV, C++ decoder", shape.bytes_per_token(1, INT8_SCALE)),
+        ("int8 and fp8 KV, torch", shape.bytes_per_token(1, KV_SCALE_BYTES)),
     ]
     kind = options.dtype if options.kv_dtype == KV_DTYPES[0] else f"{options.kv_dtype} KV"
     each = "" if options.tensor_parallel == 1 else f" on each of {options.tensor_parallel} ranks"
     return [
         f"{options.model}: {shape.layers} layers, {shape.kv_heads} KV heads of {shape.head_dim}{each}, "
         f"context {shape.context:,}",
-        "\nKV cache, 2 x layers x KV heads x head size x bytes a value (int8: and 2 bytes more a head)",
+        "\nKV cache, 2 x layers x KV heads x head size x bytes a value (eight bits: and a scale a head)",
         *(f"  {kinds:28}{token:>12,} bytes a token ({show_bytes(token)})" for kinds, token in tokens),
         f"\nPool of {show_bytes(memory)}{each}, {kind}, blocks of {size} tokens",
         f"  {'bytes a block':28}{size * _token_bytes(options, shape):>12,}",

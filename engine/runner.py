@@ -17,7 +17,7 @@ import structlog
 import torch
 from numpy.typing import NDArray
 
-from engine.config import EngineConfig, EngineConfigError, free_host_memory, in_words
+from engine.config import KV_SCALE_BYTES, EngineConfig, EngineConfigError, free_host_memory, in_words
 from engine.device import Memory, memory_of, upload
 from engine.drawing import Drawing
 from engine.flat_batch import NOTHING, BlockTableRows, FlatBatch
@@ -35,6 +35,9 @@ from engine.trial_step import trial_step
 from kernels import api
 from kernels.api import KVCache
 from kernels.fixed_order import TILE
+
+IN_EIGHT_BITS = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+"""By EngineConfig.kv_dtype."""
 
 log = structlog.get_logger(__name__)
 
@@ -141,10 +144,13 @@ class Runner:
         most = max(config.token_budget, TILE)
         self._inputs = StepInputs(most, config.max_num_seqs, self._tables.tables.shape[1], self.device)
 
+        kv_dtype = IN_EIGHT_BITS.get(config.kv_dtype, loaded.dtype)
+        eight = config.kv_dtype in IN_EIGHT_BITS
+
         def cache(blocks: int) -> KVCache:
             heads, dim = shape.num_kv_heads, shape.head_dim
             layers, size = shape.num_layers, config.block_size
-            return KVCache(layers, blocks, size, heads, dim, dtype=loaded.dtype, device=self.device)
+            return KVCache(layers, blocks, size, heads, dim, dtype=kv_dtype, device=self.device)
 
         self._graphs: DecodeGraphs | None = None
         if record is None and self.device.type == "cuda":
@@ -165,7 +171,7 @@ class Runner:
         step_bytes = self._measure(memory, cache, config.token_budget)
         if record is not None:  # recorded steps have memory of their own
             step_bytes += self._measure(memory, cache, config.max_num_seqs)
-        block_bytes = config.block_size * shape.kv_bytes_per_token(loaded.dtype.itemsize)
+        block_bytes = config.block_size * shape.kv_bytes_per_token(kv_dtype.itemsize, KV_SCALE_BYTES if eight else 0)
         free = memory.free() if memory.on_gpu else memory.free() // config.tensor_parallel
         self.num_blocks = self._agreed(
             config.pool_blocks(block_bytes, free, self.max_model_len, on_gpu=memory.on_gpu, step_bytes=step_bytes)
@@ -175,6 +181,8 @@ class Runner:
             f"{self.device.type} {loaded.dtype} [K V, {shape.num_layers}, {config.block_size}, {shape.num_kv_heads}, "
             f"{shape.head_dim}]{', batch-invariant' if config.batch_invariant else ''}"
         )
+        if eight:
+            self.kv_layout += f", in {config.kv_dtype} with scales"
         self._kv = cache(self.num_blocks)
         host = free_host_memory() // config.tensor_parallel
         self.num_host_blocks = self._agreed(config.host_blocks(block_bytes, host))

@@ -55,17 +55,10 @@ def load_runner(config: EngineConfig) -> ModelRunner:
             return runner
         if insists:
             raise EngineConfigError(f"weights {config.weights} cannot be had for {config.model}: {why_not}.")
-        _no_int8(config, why_not)
         if shape is not None:
             log.warning("runner.torch", reason=why_not, lost="several times the speed on this CPU")
-    _no_int8(config, f"dtype {config.dtype} goes through torch" if on_cpu else "the device is no CPU")
     if not_native is not None:
         log.warning("runner.transformers", reason=not_native, lost="the speed of our own decoder")
     if on_cpu and (missing := ops.why_not()) is not None:
         log.warning("runner.kernels", reason=missing, lost="half the speed of attention on this CPU and more")
     return Runner.load(config)
-
-
-def _no_int8(config: EngineConfig, why: str) -> None:
-    if config.kv_dtype == "int8":
-        raise EngineConfigError(f"kv_dtype int8 is only there in the CPU's own decoder, which cannot be used: {why}.")

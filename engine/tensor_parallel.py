@@ -42,12 +42,11 @@ log = structlog.get_logger(__name__)
 def refuse_unless_divisible(config: EngineConfig, *, on_cpu: bool) -> None:
     """Raise EngineConfigError, or ModelError, when so many ranks cannot run the model here."""
     ranks = config.tensor_parallel
-    for name in ("weights", "kv_dtype"):
-        if (value := getattr(config, name)) != getattr(EngineConfig, name):
-            raise EngineConfigError(
-                f"tensor_parallel {ranks} does not go with {name} {value}: that is for the C++ decoder, which has the "
-                "whole model in one process; leave one of them out."
-            )
+    if config.weights != EngineConfig.weights:
+        raise EngineConfigError(
+            f"tensor_parallel {ranks} does not go with weights {config.weights}: these are for the C++ decoder, which "
+            "has the whole model in one process; leave one of them out."
+        )
     if config.device.startswith("cuda:"):
         raise EngineConfigError(
             f"tensor_parallel {ranks} takes the first {ranks} GPUs, so device {config.device} cannot be named; say "

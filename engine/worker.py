@@ -74,7 +74,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--weights", default=weights, help="auto, int4, int8 or bf16: in the C++ decoder, on a CPU")
     parser.add_argument("--device", default=env("OCTAVO_WORKER_DEVICE") or "auto")
     kv_dtype = env("OCTAVO_WORKER_KV_DTYPE") or EngineConfig.kv_dtype
-    parser.add_argument("--kv-dtype", default=kv_dtype, help="of keys and values on a CPU: bfloat16 or int8")
+    parser.add_argument("--kv-dtype", default=kv_dtype, help="of keys and values: bfloat16, int8 or fp8")
     number("tensor_parallel", int, EngineConfig.tensor_parallel, "GPUs that share the model, a process each")
     number("block_size", int, EngineConfig.block_size, "tokens in a block")
     number("num_blocks", int, None, "blocks in the pool")

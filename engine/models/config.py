@@ -47,9 +47,9 @@ class ModelShape:
     eos_token_ids: tuple[int, ...]
     windows: tuple[int | None, ...]
 
-    def kv_bytes_per_token(self, bytes_per_value: int) -> int:
-        """Bytes that one token takes in the KV cache, all layers, K and V."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_value
+    def kv_bytes_per_token(self, bytes_per_value: int, scale_bytes: int = 0) -> int:
+        """Bytes that one token takes in the KV cache, all layers, K and V, each of them and of a head with a scale."""
+        return 2 * self.num_layers * self.num_kv_heads * (self.head_dim * bytes_per_value + scale_bytes)
 
     @property
     def window(self) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.config import EngineConfigError
@@ -169,20 +170,32 @@ def test_int8_keys_and_values_hold_nearly_twice_the_tokens_in_the_same_memory(
     assert len(pools) == 2, "a stored prompt of the one would be taken for one of the other"
 
 
-def test_int8_keys_and_values_are_refused_where_torch_would_compute(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_eight_bit_keys_and_values_are_kept_where_torch_computes(kv_dtype: str, tmp_path: Path) -> None:
     """And not silently left as they were: who asked for them counts on the memory."""
     odd, fitting = make_tiny(tmp_path / "odd"), make_tiny(tmp_path / "fitting", head_dim=32)
-    for folder, kind, why in (
-        (odd, "auto", "head_dim 16"),
-        (odd, "int8", "head_dim 16"),
-        (fitting, "float32", "dtype float32 goes through torch"),
-        (make_foreign(tmp_path / "foreign", "phi3"), "auto", "not phi3"),
-    ):
+    for folder, kind in ((odd, "auto"), (fitting, "float32"), (make_foreign(tmp_path / "foreign", "phi3"), "auto")):
         settings: Any = numeric(kind)
-        config = EngineConfig(model=str(folder), device="cpu", num_blocks=32, kv_dtype="int8", **settings)
-        with pytest.raises(EngineConfigError, match=why) as error:
-            load_runner(config)
-        assert "\n" not in str(error.value)
+        runner = load_runner(
+            EngineConfig(model=str(folder), device="cpu", num_blocks=32, kv_dtype=kv_dtype, **settings)
+        )
+        assert isinstance(runner, Runner)
+        assert runner._kv.data.dtype == {"int8": torch.int8, "fp8": torch.float8_e4m3fn}[kv_dtype]
+        assert kv_dtype in runner.kv_layout
+
+
+def test_eight_bit_floats_are_torchs_and_who_insists_on_the_c_decoder_is_told(tmp_path: Path) -> None:
+    config: Any = {"model": str(make_tiny(tmp_path / "m", head_dim=32)), "device": "cpu", "num_blocks": 32}
+    with capture_logs() as logs:
+        assert isinstance(load_runner(EngineConfig(**config, kv_dtype="fp8")), Runner)
+    assert [entry["reason"] for entry in logs if entry["event"] == "runner.torch"] == [
+        "kv_dtype fp8 is only there in torch"
+    ]
+    with pytest.raises(
+        EngineConfigError, match=r"weights int8 cannot be had for .*: kv_dtype fp8 is only there"
+    ) as one:
+        load_runner(EngineConfig(**config, kv_dtype="fp8", weights="int8"))
+    assert "\n" not in str(one.value)
 
 
 def flat(tables: list[list[int]], lengths: list[int], counts: list[int]) -> FlatBatch:

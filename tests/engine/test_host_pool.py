@@ -123,7 +123,10 @@ def test_a_prompt_restored_from_disk_sends_what_it_evicts_to_the_host_unharmed(t
     assert ask(engine, chat, regions=regions, params=SHORT) == (expected(chat, 2), 27)
 
 
-@pytest.mark.parametrize(("kind", "kv_dtype"), [("float32", "bfloat16"), ("int8", "bfloat16"), ("bf16", "int8")])
+@pytest.mark.parametrize(
+    ("kind", "kv_dtype"),
+    [("float32", "bfloat16"), ("float32", "int8"), ("float32", "fp8"), ("int8", "bfloat16"), ("bf16", "int8")],
+)
 def test_real_keys_and_values_survive_the_way_to_the_host_and_back(tmp_path: Path, kind: str, kv_dtype: str) -> None:
     model = str(make_tiny(tmp_path / "tiny", head_dim=32))
     settings: Any = {"num_blocks": 12, "block_size": 16, "host_kv_memory_bytes": 1 << 22, **numeric(kind)}

@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import SamplingParams, protocol
+from engine import EngineConfig, SamplingParams, protocol
 from engine.bus import connect
 from engine.models.config import ModelError
 from engine.models.kv_shape import KvShape, read_shape
 from engine.plan import BLOCK_SIZES, main, parse_size, percentile, read_lengths, sequences_that_fit, waste
+from engine.runner import Runner
 from kernels.cpu.kv_layout import KvLayout
 from tests.conftest import ROOT
 from tests.engine.null_model import null_engine
+from tests.engine.tiny import make_tiny
 
 GGUF = ROOT / ".cache/gguf/SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -80,6 +82,19 @@ def test_int8_keys_and_values_take_what_the_decoder_takes_and_nearly_double_what
     assert "1.0 GiB, int8 KV, blocks of 16 tokens" in "\n".join(lines)
 
 
+@pytest.mark.parametrize(("arguments", "kv_dtype"), [(["--dtype", "float16"], "int8"), ([], "fp8")])
+def test_torchs_eight_bits_have_scales_of_four_bytes_as_its_runner_has(
+    arguments: list[str], kv_dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_tiny(tmp_path / "tiny", num_hidden_layers=3)
+    lines = run(capsys, "--model", str(folder), "--memory", "1GiB", "--kv-dtype", kv_dtype, *arguments)
+    config = EngineConfig(model=str(folder), dtype="float32", device="cpu", num_blocks=2, kv_dtype=kv_dtype)
+    runner = Runner.load(config)
+    assert row(lines, "bytes")[-1] == f"{runner.block_bytes:,}"
+    assert runner.block_bytes * 2 == sum(part.nbytes for part in runner._blocks._parts)
+    assert f"1.0 GiB, {kv_dtype} KV, blocks of 16 tokens" in "\n".join(lines)
+
+
 def test_of_a_model_that_ranks_share_each_holds_its_own_heads(
     model_path: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -89,7 +104,8 @@ def test_of_a_model_that_ranks_share_each_holds_its_own_heads(
     assert row(third, "blocks") == ["blocks", f"{2**30 // (16 * 23_040 // 3):,}"]
     assert row(sixth, "blocks") == row(third, "blocks"), "two have the same head"
     assert "3 KV heads, which do not go with 2 ranks" in failure(capsys, *arguments, "2")
-    assert "--kv-dtype int8 is the C++ decoder's" in failure(capsys, *arguments, "3", "--kv-dtype", "int8")
+    int8 = run(capsys, *arguments, "3", "--kv-dtype", "int8")
+    assert row(int8, "bytes")[-1] == f"{16 * 2 * 30 * (64 + 4):,}", "through torch"
     assert "--tensor-parallel must be 1 or more, not 0" in failure(capsys, *arguments, "0")
 
 
@@ -273,10 +289,6 @@ def test_a_damaged_gguf_file_is_said_in_one_line(tmp_path: Path, capsys: pytest.
         (["--model", "MODEL", "--prefix", "-3"], "--prefix must be 1 or more, not -3"),
         (["--model", "MODEL", "--dtype", "int3"], "int3"),
         (["--model", "MODEL", "--kv-dtype", "int4"], "int4"),
-        (
-            ["--model", "MODEL", "--dtype", "float32", "--kv-dtype", "int8"],
-            "is the C++ decoder's, --dtype float32 torch's",
-        ),
         (["--model", "MODEL", "--lengths", "/nowhere"], "/nowhere cannot be read (No such file or directory)"),
         (["--model", "MODEL", "--lengths", "x", "--worker", "y"], "leave one of them out"),
         (["--model", "MODEL", "--worker", "w", "--redis", ""], "REDIS_URL"),

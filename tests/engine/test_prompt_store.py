@@ -80,7 +80,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("models") / "tiny", head_dim=32)
 
 
-@pytest.fixture(params=["float32", "bfloat16", "int8", "bf16/int8"])
+@pytest.fixture(params=["float32", "bfloat16", "float32/int8", "float32/fp8", "int8", "bf16/int8"])
 def make(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Callable[..., LLMEngine]:
     kind, _, kv_dtype = request.param.partition("/")
 

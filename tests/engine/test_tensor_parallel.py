@@ -134,7 +134,6 @@ def test_a_share_covers_everything_once_and_kv_heads_as_often_as_it_takes() -> N
         ),
         ({"intermediate_size": 95}, {"tensor_parallel": 2}, "95 values within its MLP do not divide by 2; run it in"),
         ({}, {"tensor_parallel": 2, "weights": "int8", "dtype": "auto"}, "does not go with weights int8"),
-        ({}, {"tensor_parallel": 2, "kv_dtype": "int8", "dtype": "auto"}, "does not go with kv_dtype int8"),
         ({"hidden_act": "gelu"}, {"tensor_parallel": 2}, "native decoder knows only silu, and only that one"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

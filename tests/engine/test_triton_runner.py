@@ -73,16 +73,19 @@ def engine_over(model: Path, record: Callable[[Work], Work] | None = None, **set
     return LLMEngine(config, runner=runner, tokenizer=Tokenizer.load(str(model)))
 
 
-def answers(engine: LLMEngine, requests: list[tuple[list[int], SamplingParams]]) -> list[Any]:
-    """The first request alone, so that it leaves its prompt to the others; then these together."""
-    said: dict[tuple[int, int], list[int]] = {}
-    for some in (slice(0, 1), slice(1, None)):
-        for number, (prompt, params) in list(enumerate(requests))[some]:
-            engine.add_request(str(number), prompt, params)
+Request = tuple[list[int], SamplingParams]
+
+
+def answers(engine: LLMEngine, *rounds: list[Request]) -> list[Any]:
+    """The requests of each round together, one round after the other."""
+    said: dict[tuple[str, int], list[int]] = {}
+    for at, requests in enumerate(rounds):
+        for number, (prompt, params) in enumerate(requests):
+            engine.add_request(f"{at} {number}", prompt, params)
         while engine.has_work():
             for output in engine.step():
                 assert output.error is None
-                said.setdefault((int(output.request_id), output.index), []).extend(output.new_token_ids)
+                said.setdefault((output.request_id, output.index), []).extend(output.new_token_ids)
             engine.check_integrity()
     return sorted(said.items())
 
@@ -99,8 +102,8 @@ def greedy(tokens: int, **more: Any) -> SamplingParams:
     return SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True, **more)
 
 
-REQUESTS = [
-    (SHARED, greedy(2)),
+FIRST: list[Request] = [(SHARED, greedy(2))]
+REQUESTS: list[Request] = [
     # The shared beginning ends within a block, which these copy.
     ([*SHARED[:36], 9, 8], greedy(12)),
     ([*SHARED[:36], 7], SamplingParams(max_tokens=9, seed=3, temperature=0.9, top_p=0.9, ignore_eos=True)),
@@ -114,7 +117,7 @@ def test_the_engine_gives_the_same_answers_through_the_kernels_of_a_gpu(
     recorded: bool, model: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks, decodes, groups, copied blocks; recorded steps with padded rows, plain and grouped. K8, K13."""
-    wanted = answers(engine_over(model), REQUESTS)
+    wanted = answers(engine_over(model), FIRST, REQUESTS)
     calls: Counter[str] = request.getfixturevalue("calls")
     if not recorded:
         monkeypatch.setattr(grouped, "CHECK", True)
@@ -134,7 +137,7 @@ def test_the_engine_gives_the_same_answers_through_the_kernels_of_a_gpu(
         for key, work in runner._graphs._replay.items():
             runner._graphs._replay[key] = noting(replayed, key, work)
     calls.clear()
-    assert answers(engine, REQUESTS) == wanted
+    assert answers(engine, FIRST, REQUESTS) == wanted
     assert engine.counters()["cached_tokens"] >= 2 * 36 + 16
     assert calls["grouped"] > 5
     assert calls["find_groups"] < 0.75 * engine.steps, "found anew only where the sequences are others"
@@ -153,6 +156,23 @@ def test_the_comparison_of_grouped_and_plain_attention_keeps_steps_from_being_re
     runner = engine_over(model, Recorder()).runner
     assert isinstance(runner, Runner)
     assert runner._graphs is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_blocks_that_go_to_the_host_and_keys_in_eight_bits_change_no_answer(
+    kv_dtype: str, model: Path, request: pytest.FixtureRequest
+) -> None:
+    """A pool so small that prompts leave it and come back."""
+    settings: dict[str, Any] = {"kv_dtype": kv_dtype, "num_blocks": 14, "host_kv_memory_bytes": 1 << 20}
+    flood = [3 + (i * 31 + 5) % 370 for i in range(100)]
+    asked = FIRST, REQUESTS, [(flood, greedy(2))], REQUESTS[:2]
+    wanted = answers(engine_over(model, **settings), *asked)
+    calls: Counter[str] = request.getfixturevalue("calls")
+    engine = engine_over(model, Recorder(), overlap=True, **settings)
+    assert answers(engine, *asked) == wanted
+    assert engine.counters()["host_loaded_blocks"] > 0
+    assert calls["grouped"] > 5
 
 
 @pytest.mark.parametrize("settings", [{}, pytest.param({"batch_invariant": True}, marks=pytest.mark.long)], ids=str)

@@ -60,7 +60,7 @@ def test_the_dtype_of_keys_and_values_comes_from_the_option_or_the_environment(m
 
 def test_a_dtype_of_keys_and_values_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", "m", "--redis", "redis://127.0.0.1:1", "--kv-dtype", "int4"]) == 1
-    assert capsys.readouterr().err == "kv_dtype must be bfloat16 or int8, not 'int4'.\n"
+    assert capsys.readouterr().err == "kv_dtype 'int4' is unknown; choose bfloat16, int8, fp8.\n"
 
 
 def test_the_form_of_the_weights_comes_from_the_command_line_or_the_environment(
