@@ -268,6 +268,23 @@ def test_two_processes_say_what_one_says_chunked_preempted_copied_and_from_the_h
     assert not np.array_equal(parts[0, 0], parts[0, 1])
 
 
+def test_each_rank_keeps_the_eight_bits_of_its_heads(tiny_path: Path, ranks: Callable[..., LLMEngine]) -> None:
+    alone = LLMEngine(settings(tiny_path, kv_dtype="int8", prefix_caching=False, max_num_seqs=1))
+    wanted = [alone.generate([prompt], GREEDY)[0].token_ids for prompt in prompts()]
+    engine = ranks(tiny_path, kv_dtype="int8", max_num_seqs=8, token_budget=40)
+    assert [answer.token_ids for answer in engine.generate(prompts(), GREEDY)] == wanted
+    assert engine.counters()["cached_tokens"] > 0
+    runner = engine.runner
+    assert runner.block_bytes == alone.runner.block_bytes
+    kv = runner.read_blocks([3, 5], 20)
+    runner.write_blocks([7, 2], kv)
+    assert np.array_equal(runner.read_blocks([7, 2], 20), kv)
+    values = 2 * 2 * 16 * 16  # K and V, layers, slots, one head
+    scales = kv.reshape(2, 2, -1)[:, :, values:].copy().view(np.float32)  # block, rank
+    assert (scales[0] > 0).all()
+    assert not np.array_equal(scales[0, 0], scales[0, 1])
+
+
 def test_a_killed_rank_fails_the_step_and_every_later_one_and_leaves_nobody(
     tiny_path: Path, ranks: Callable[..., LLMEngine]
 ) -> None:
