@@ -207,3 +207,33 @@ def _rows(sequence: Sequence, start: int, count: int) -> int:
     known = max(len(sequence.token_ids), start + 1)  # where it starts behind them, the step in flight draws one more
     drawn = max(0, end - known + 1)
     return drawn + (_scored(sequence, start, end)[1] if sequence.needs_all_rows else 0)
+
+
+def tiles(flat: FlatBatch, rows: int) -> Iterator[tuple[FlatBatch, int]]:
+    """The tokens of a step in tiles of so many rows, the last one padded, and how many rows of each are real.
+
+    In order, so that the K and V a token looks back at are there. Nothing is drawn from a tile.
+    """
+    total = len(flat.input_ids)
+    for first in range(0, total, rows):
+        last = min(first + rows, total)
+        padding = (0, first + rows - last)
+        start, stop = np.searchsorted(flat.query_starts, (first, last - 1), side="right") - 1
+        starts = np.clip(flat.query_starts[start : stop + 2], first, last)
+        seq_lens = flat.positions[starts[1:] - 1] + 1
+        yield (
+            FlatBatch(
+                input_ids=np.pad(flat.input_ids[first:last], padding),
+                positions=np.pad(flat.positions[first:last], padding),
+                slot_mapping=np.pad(flat.slot_mapping[first:last], padding, constant_values=-1),
+                block_tables=flat.block_tables[start : stop + 1],
+                query_starts=starts - np.int32(first),
+                seq_lens=seq_lens.astype(np.int32),
+                max_query_len=int(np.diff(starts).max()),
+                max_seq_len=int(seq_lens.max()),
+                drawing=[],
+                rows=np.zeros(0, np.int64),
+                num_draws=0,
+            ),
+            last - first,
+        )

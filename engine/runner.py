@@ -7,7 +7,7 @@ changes nothing of them except `num_synced`; neither queues, text nor tenants co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from engine.config import KV_SCALE_BYTES, EngineConfig, EngineConfigError, free_host_memory, in_words
 from engine.device import Memory, memory_of, upload
 from engine.drawing import Drawing
-from engine.flat_batch import NOTHING, BlockTableRows, FlatBatch
+from engine.flat_batch import NOTHING, BlockTableRows, FlatBatch, tiles
 from engine.graphs import DecodeGraphs, Record, cuda_recorder, padded_sizes
 from engine.kv_blocks import KVBlocks
 from engine.models import LoadedModel, load
@@ -295,36 +295,6 @@ class Runner:
     @torch.inference_mode()
     def write_blocks(self, blocks: SequenceOf[int], data: NDArray[np.uint8]) -> None:
         self._blocks.write(blocks, data)
-
-
-def tiles(flat: FlatBatch, rows: int) -> Iterator[tuple[FlatBatch, int]]:
-    """The tokens of a step in tiles of so many rows, the last one padded, and how many rows of each are real.
-
-    In order, so that the K and V a token looks back at are there. Nothing is drawn from a tile.
-    """
-    total = len(flat.input_ids)
-    for first in range(0, total, rows):
-        last = min(first + rows, total)
-        padding = (0, first + rows - last)
-        start, stop = np.searchsorted(flat.query_starts, (first, last - 1), side="right") - 1
-        starts = np.clip(flat.query_starts[start : stop + 2], first, last)
-        seq_lens = flat.positions[starts[1:] - 1] + 1
-        yield (
-            FlatBatch(
-                input_ids=np.pad(flat.input_ids[first:last], padding),
-                positions=np.pad(flat.positions[first:last], padding),
-                slot_mapping=np.pad(flat.slot_mapping[first:last], padding, constant_values=-1),
-                block_tables=flat.block_tables[start : stop + 1],
-                query_starts=starts - np.int32(first),
-                seq_lens=seq_lens.astype(np.int32),
-                max_query_len=int(np.diff(starts).max()),
-                max_seq_len=int(seq_lens.max()),
-                drawing=[],
-                rows=np.zeros(0, np.int64),
-                num_draws=0,
-            ),
-            last - first,
-        )
 
 
 def context_length(config: EngineConfig, max_position: int) -> int:
