@@ -28,7 +28,7 @@ from engine.tokenizer import Tokenizer
 from kernels import api
 from kernels.triton import grouped, paged, split
 from tests.engine.test_graphs import Recorder, poison
-from tests.engine.tiny import make_tiny
+from tests.engine.tiny import make_foreign, make_tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy's, of NaN and infinity
 
@@ -186,3 +186,38 @@ def test_nothing_is_compiled_once_the_engine_has_started(settings: dict[str, Any
     assert later == []
     assert launched > 500
     assert known >= 8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["smollm3", "mistral", "gemma2"])
+def test_windows_caps_and_modules_of_transformers_give_the_same_answers(
+    family: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Layers without rotation; windows in all layers, where no groups are looked for; and in every other one, with
+    capped scores, over q as transformers lays it out."""
+    shape: dict[str, Any] = {"num_hidden_layers": 2, **SHAPE}
+    if family == "gemma2":
+        folder = make_foreign(tmp_path / "m", family, sliding_window=20, attn_logit_softcapping=2.0, **shape)
+    elif family == "mistral":
+        folder = make_tiny(tmp_path / "m", family, sliding_window=20, **shape)
+    else:
+        folder = make_tiny(tmp_path / "m", family, no_rope_layers=[1, 0], **shape)
+    asked = FIRST, REQUESTS[1:4]
+    wanted = answers(engine_over(folder), *asked)
+    calls: Counter[str] = request.getfixturevalue("calls")
+    engine = engine_over(folder, Recorder())
+    assert answers(engine, *asked) == wanted
+    assert isinstance(engine.runner, Runner)
+    assert (calls["grouped"] > 0) == (family != "mistral")
+    assert (engine.runner._graphs is None) == (family == "gemma2")
+
+
+@pytest.mark.long
+def test_padded_tiles_in_a_fixed_order_give_the_same_answers(model: Path, request: pytest.FixtureRequest) -> None:
+    """batch_invariant: one variant of the kernel, no groups, nothing recorded."""
+    wanted = answers(engine_over(model), FIRST, REQUESTS[1:4])
+    calls: Counter[str] = request.getfixturevalue("calls")
+    engine = engine_over(model, Recorder(), batch_invariant=True)
+    assert answers(engine, FIRST, REQUESTS[1:4]) == wanted
+    assert calls["paged_attention"] > 0
+    assert calls["find_groups"] == 0
