@@ -41,10 +41,12 @@ def beside(device: torch.device, aside: Callable[[], None], meanwhile: Callable[
         return
     current, other = torch.cuda.current_stream(device), _side_stream(device)
     other.wait_stream(current)
-    with torch.cuda.stream(other):
-        aside()
-    meanwhile()
-    current.wait_stream(other)
+    try:
+        with torch.cuda.stream(other):
+            aside()
+        meanwhile()
+    finally:  # what was begun is waited for also where the rest fails
+        current.wait_stream(other)
 
 
 @cache

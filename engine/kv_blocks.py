@@ -46,8 +46,7 @@ class KVBlocks:
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Blocks, (source, destination), one after the other in this order; one of the two is in the pool."""
         if not self._together:
-            for pair in pairs:
-                self._copy_each([pair])
+            self._copy_each(pairs)
             return
         from kernels.triton.cache import at_once
 
@@ -67,7 +66,7 @@ class KVBlocks:
             source, destination = upload(ends, self._device)[:, :count]
             api.copy_blocks(self._kv, source, destination)
 
-    def _copy_each(self, pairs: list[tuple[int, int]]) -> None:
+    def _copy_each(self, pairs: Sequence[tuple[int, int]]) -> None:
         for source, destination in pairs:
             for part in range(len(self._parts)):
                 self._block(part, destination).copy_(self._block(part, source), non_blocking=True)

@@ -137,6 +137,13 @@ def test_what_is_done_beside_comes_behind_what_was_and_before_what_comes(monkeyp
     )
     assert log == ["side waits for main", "copies on side", "launches on main", "main waits for side"]
 
+    def fail() -> None:
+        raise RuntimeError("no such block")
+
+    with pytest.raises(RuntimeError, match="no such block"):
+        device.beside(torch.device("cuda", 0), lambda: None, fail)
+    assert log[-1] == "main waits for side"
+
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_was_read_can_be_written_elsewhere_scales_included(dtype: torch.dtype) -> None:
