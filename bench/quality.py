@@ -102,6 +102,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--weights", action="append", help="default: auto, int4, int8, bf16 and auto/int8")
     parser.add_argument("--dtype", action="append", help="default: bfloat16 and float32")
     args = parser.parse_args(argv or [])
+    for form in args.weights or []:
+        weights, _, kv_dtype = form.partition("/")
+        if weights not in WEIGHTS or kv_dtype not in ("", "bfloat16", "int8"):
+            parser.error(f"--weights {form}: say one of {', '.join(WEIGHTS)}, and perhaps /int8 for the KV behind it")
+    if unknown := set(args.dtype or []) - {"float32", "bfloat16", "float16"}:
+        parser.error(f"--dtype {unknown.pop()}: say float32, bfloat16 or float16")
+    if not Path(args.model).exists():
+        parser.error(f"--model {args.model} is not there")
     if args.weights is None and args.dtype is None:
         args.weights, args.dtype = [*WEIGHTS, "auto/int8"], ["bfloat16", "float32"]
     ids = Tokenizer.load(args.model).encode(TEXT.read_text())

@@ -5,6 +5,7 @@ Loads no torch, so that a command line can check its settings before anything sl
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ KV_DTYPES = ("bfloat16", "int8", "fp8")
 KV_SCALE_BYTES = 4
 """Of the scale that an eight-bit key or value of a head has in torch."""
 MAX_THREADS = 1024
+MAX_BLOCK_SIZE = 4096
 WEIGHTS = ("auto", "int4", "int8", "bf16")
 """Forms of weights in the C++ decoder."""
 DEFAULT_CAP_FACTOR = 4
@@ -124,6 +126,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None:
                 self._at_least_one(name, value)
+        if self.block_size > MAX_BLOCK_SIZE:
+            raise EngineConfigError(f"block_size must be at most {MAX_BLOCK_SIZE} tokens, not {self.block_size}.")
         if self.kv_dtype not in KV_DTYPES:
             raise EngineConfigError(f"kv_dtype {self.kv_dtype!r} is unknown; choose {', '.join(KV_DTYPES)}.")
         if self.weights not in WEIGHTS:
@@ -132,7 +136,9 @@ class EngineConfig:
             raise EngineConfigError(
                 f"weights {self.weights} is for the C++ decoder, dtype {self.dtype} for torch; leave one of them out."
             )
-        if self.max_itl_ms is not None and not (isinstance(self.max_itl_ms, int | float) and self.max_itl_ms > 0):
+        if self.max_itl_ms is not None and not (
+            isinstance(self.max_itl_ms, int | float) and 0 < self.max_itl_ms < math.inf
+        ):
             raise EngineConfigError(f"max_itl_ms must be above 0, not {self.max_itl_ms}.")
         if self.threads is not None and self.threads > MAX_THREADS:
             raise EngineConfigError(f"threads must be at most {MAX_THREADS}, not {self.threads}.")

@@ -96,13 +96,14 @@ class CpuRunner:
         longest = context_length(config, shape.max_position)
         if any(window is not None and window < longest for window in shape.windows):
             return f"the model has windows shorter than its context of {longest} tokens"
+        if config.block_size != BLOCK_SIZE:
+            return f"its blocks have {BLOCK_SIZE} tokens, not {config.block_size}; leave block_size out"
         reason = supports(
             head_dim=shape.head_dim,
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
             hidden=shape.hidden_size,
             intermediate=shape.intermediate_size,
-            block_size=config.block_size,
         )
         if reason is not None:
             return f"the model has {reason}"

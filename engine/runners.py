@@ -36,7 +36,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         from engine.tensor_parallel import load_leader
 
         return load_leader(config, on_cpu=on_cpu)
-    shape, not_native = None, None
+    shape, not_native, told = None, None, None
     try:
         shape = read_config(resolve(config.model))
     except NotNative as reason:
@@ -56,9 +56,10 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         if insists:
             raise EngineConfigError(f"weights {config.weights} cannot be had for {config.model}: {why_not}.")
         if shape is not None:
+            told = why_not
             log.warning("runner.torch", reason=why_not, lost="several times the speed on this CPU")
     if not_native is not None:
         log.warning("runner.transformers", reason=not_native, lost="the speed of our own decoder")
-    if on_cpu and (missing := ops.why_not()) is not None:
+    if on_cpu and (missing := ops.why_not()) is not None and missing != told:
         log.warning("runner.kernels", reason=missing, lost="half the speed of attention on this CPU and more")
     return Runner.load(config)

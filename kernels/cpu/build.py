@@ -1,4 +1,4 @@
-"""Builds the C++ kernels once and keeps the library, keyed by the sources, the compiler and the CPU's features."""
+"""Builds the C++ kernels once and keeps the library, keyed by the sources and the CPU's features."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -57,32 +58,64 @@ def library_path(level: str = "avx512", name: str = "step") -> Path:
 
     name: "step" is the decoder in one call, "ops" the single kernels.
 
-    Raises BuildError when there is no compiler or it fails. Safe to call from several processes at once: each builds
-    into a file of its own, and the last rename wins.
+    Raises BuildError when there is none and none can be built or kept. Safe to call from several processes at once:
+    each builds into a file of its own, and the last rename wins.
     """
-    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    if compiler is None:
-        raise BuildError("no C++ compiler found; install g++ to make decoding on this CPU several times faster")
     flags = [*FLAGS, f"-DOCTAVO_LEVEL={LEVELS[level]}"]
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-    key = hashlib.sha256("\0".join([version, cpu_features(), *flags, *sources(name)]).encode())
+    # Not the compiler: what was built once is used also where there is none any more.
+    key = hashlib.sha256("\0".join([cpu_features(), *flags, *sources(name)]).encode())
     path = cache_folder() / f"octavo-{name}-{key.hexdigest()[:16]}.so"
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(suffix=".so", dir=path.parent)
+    compiler = find_compiler()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(suffix=".so", dir=path.parent)
+    except OSError as error:
+        raise BuildError(
+            f"the CPU kernels cannot be kept in {path.parent} ({error.strerror}); set OCTAVO_KERNEL_CACHE to a folder "
+            "that can be written to"
+        ) from None
     os.close(handle)
-    command = [compiler, *flags, "-o", part, str(HERE / f"{name}.cpp")]
-    result = subprocess.run(command, capture_output=True, text=True)
+    built = Path(part)
+    result = subprocess.run([*compiler, *flags, "-o", part, str(HERE / f"{name}.cpp")], capture_output=True, text=True)
     if result.returncode:
-        Path(part).unlink()
-        raise BuildError(f"{compiler} could not build the CPU kernels: {result.stderr.strip().splitlines()[:1]}")
-    Path(part).replace(path)
+        built.unlink()
+        reason = (result.stderr.strip().splitlines() or [f"it ended with status {result.returncode}"])[0]
+        raise BuildError(f"{' '.join(compiler)} could not build the CPU kernels: {reason}")
+    try:
+        ctypes.CDLL(part)
+    except OSError as error:
+        built.unlink()
+        raise BuildError(f"what {' '.join(compiler)} built of the CPU kernels cannot be loaded: {error}") from None
+    built.replace(path)
     return path
 
 
+def find_compiler() -> list[str]:
+    """The command of CXX, else g++ or clang++. Raises BuildError."""
+    wanted = shlex.split(os.environ.get("CXX", ""))
+    if wanted:
+        if shutil.which(wanted[0]) is None:
+            raise BuildError(f"the compiler {wanted[0]} is not there; correct CXX, or leave it out")
+        return wanted
+    for name in ("g++", "clang++"):
+        if (found := shutil.which(name)) is not None:
+            return [found]
+    raise BuildError("no C++ compiler found; with g++ installed this CPU would decode several times faster")
+
+
+def open_library(level: str, name: str) -> ctypes.CDLL:
+    """Raises BuildError."""
+    path = library_path(level, name)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"the CPU kernels in {path} cannot be loaded ({error}); delete that file") from None
+
+
 def load(level: str = "avx512") -> ctypes.CDLL:
-    library = ctypes.CDLL(str(library_path(level)))
+    library = open_library(level, "step")
     library.octavo_isa.restype = ctypes.c_char_p
     library.octavo_model_new.restype = ctypes.c_void_p
     library.octavo_model_new.argtypes = [ctypes.c_void_p]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from kernels.cpu import sampling
 from kernels.cpu.build import load
-from kernels.cpu.kv_layout import BLOCK_SIZE, KvLayout
+from kernels.cpu.kv_layout import KvLayout
 from kernels.cpu.packing import Tiles, interleave
 
 HEAD_DIMS = range(32, 257, 16)
@@ -138,12 +138,9 @@ class Batch:
     threads: int = 0
 
 
-def supports(
-    *, head_dim: int, heads: int, kv_heads: int, hidden: int, intermediate: int, block_size: int
-) -> str | None:
+def supports(*, head_dim: int, heads: int, kv_heads: int, hidden: int, intermediate: int) -> str | None:
     """None when this decoder can run such a model, else what it cannot do."""
     checks = {
-        f"block size {block_size}, not {BLOCK_SIZE}": block_size == BLOCK_SIZE,
         f"head_dim {head_dim}": head_dim in HEAD_DIMS
         and head_dim * heads % 32 == 0
         and heads // kv_heads * head_dim % 32 == 0,

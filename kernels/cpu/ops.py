@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from kernels.cpu.build import BuildError, library_path
+from kernels.cpu.build import BuildError, open_library
 from kernels.torch_paged import copy_blocks
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class _Rotation(ctypes.Structure):
 @lru_cache
 def load(level: str = "avx512") -> ctypes.CDLL:
     """The library with inner loops of at most this level. Raises BuildError."""
-    library = ctypes.CDLL(str(library_path(level, "ops")))
+    library = open_library(level, "ops")
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     library.octavo_ops_isa.restype = ctypes.c_char_p
     library.octavo_attention.argtypes = [pointer, number, pointer]

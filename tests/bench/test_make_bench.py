@@ -82,3 +82,8 @@ def test_the_log_gets_the_table_and_the_command(ran: list[str], logged: Path) ->
 def test_an_octavo_that_could_not_be_measured_is_a_failure(ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "octavo_column", lambda: (Column("Octavo", {}, ["failed: no port."]), {}))
     assert program.main(["--only", "octavo"]) == 1
+
+
+def test_a_peer_that_was_asked_for_by_name_and_is_not_there_is_a_failure_too(ran: list[str]) -> None:
+    assert program.main(["--only", "octavo", "--only", "transformers"]) == 1
+    assert program.main(["--only", "octavo", "--only", "llama-server"]) == 0

@@ -55,6 +55,12 @@ def test_what_it_does_not_compute_goes_through_torch_with_the_reason(
         load_runner(settings(folder, weights="int8"))
 
 
+def test_blocks_of_another_size_go_through_torch(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        assert isinstance(load_runner(settings(make_tiny(tmp_path / "m", **FITTING), block_size=8)), Runner)
+    assert logs[0]["reason"] == "its blocks have 16 tokens, not 8; leave block_size out"
+
+
 def test_a_window_beyond_the_context_that_is_asked_for_does_not_matter(tmp_path: Path) -> None:
     folder = make_tiny(tmp_path / "m", "mistral", sliding_window=64, **FITTING)
     runner = load_runner(settings(folder, max_model_len=64))

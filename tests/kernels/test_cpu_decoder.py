@@ -514,8 +514,7 @@ def test_four_bits_keep_what_four_bits_can_hold() -> None:
 
 
 def test_what_the_decoder_cannot_run_is_named() -> None:
-    fine = {"head_dim": 64, "heads": 9, "kv_heads": 3, "hidden": 576, "intermediate": 1536, "block_size": 16}
+    fine = {"head_dim": 64, "heads": 9, "kv_heads": 3, "hidden": 576, "intermediate": 1536}
     assert supports(**fine) is None
-    assert supports(**{**fine, "block_size": 8}) == "block size 8, not 16"
     assert supports(**{**fine, "hidden": 570}) == "hidden size 570"
     assert "head_dim 72" in str(supports(**{**fine, "head_dim": 72}))

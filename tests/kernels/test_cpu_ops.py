@@ -257,7 +257,7 @@ def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> N
     def none(*_: str) -> str:
         raise build.BuildError("no C++ compiler found")
 
-    monkeypatch.setattr(ops, "library_path", none)
+    monkeypatch.setattr(ops, "open_library", none)
     ops.load.cache_clear()
     ops._loaded.cache_clear()
     try:
