@@ -234,6 +234,7 @@ def tiles(flat: FlatBatch, rows: int) -> Iterator[tuple[FlatBatch, int]]:
                 drawing=[],
                 rows=np.zeros(0, np.int64),
                 num_draws=0,
+                late=None if flat.late is None else np.pad(flat.late[first:last], padding, constant_values=-1),
             ),
             last - first,
         )

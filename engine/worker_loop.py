@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+IDLE_S = 1.0
+"""How long an idle loop waits at most. A signal that comes between the interpreter's last look and the wait is seen
+only when the wait is over: SIGTERM went unheard for a minute that way."""
 DEADLINES_EVERY_S = 0.25
 SNAPSHOT_EVERY_S = 0.2
 SNAPSHOT_SHARE = 0.01  # of the engine loop's time, at most
@@ -281,7 +284,7 @@ class Worker:
             return 0.0
         if self._runs:  # their prompts are being rendered, and their deadlines run
             return DEADLINES_EVERY_S
-        return 60.0 if self._rested and self._stop_by is None else 0.0
+        return IDLE_S if self._rested and self._stop_by is None else 0.0
 
     def _handle(self, kind: str, value: Any) -> None:
         if kind == "taken":

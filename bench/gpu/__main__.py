@@ -115,6 +115,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="of all random numbers; another one each time where none is given")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args = parser.parse_args(argv)
+    if args.json and not args.json.parent.is_dir():
+        parser.error(f"--json {args.json}: there is no folder {args.json.parent}")
     if said := problem(args.device):
         print(said, file=sys.stderr)
         return 1

@@ -109,7 +109,9 @@ def _one(module: str, number: int, capability: int) -> Figures | str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kernels.triton.aot", description="Build every kernel.")
-    parser.add_argument("--capability", type=int, action="append", help="80, 90, 100; may be repeated; default: all")
+    parser.add_argument(
+        "--capability", type=int, action="append", choices=CAPABILITIES, help="may be repeated; default: all"
+    )
     parser.add_argument("--kernel", action="append", help="a kernel's name; may be repeated; default: all")
     parser.add_argument("--first", action="store_true", help="only the first variant of each kernel")
     parser.add_argument("--limits", type=Path, default=LIMITS, help="a file other than limits.toml")
@@ -128,7 +130,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not wanted:
         print(f"no kernel is called {' or '.join(options.kernel)}.", file=sys.stderr)
         return 2
-    limits = tomllib.loads(options.limits.read_text())
+    try:
+        limits = tomllib.loads(options.limits.read_text())
+    except (OSError, ValueError) as error:
+        print(f"--limits {options.limits} cannot be read: {error}", file=sys.stderr)
+        return 2
     work = [
         (module, number, variant, capability)
         for module, number, variant in wanted

@@ -118,7 +118,11 @@ def test_every_kind_of_request_is_answered_alike_beside_every_other() -> None:
     assert any("stop" in choice[2] for choice in results[0].values())
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_blocks": 16, "max_num_seqs": 8}, {"token_budget": 32}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"num_blocks": 16, "max_num_seqs": 8}, {"token_budget": 32}, {"batch_invariant": True}],
+    ids=str,
+)
 def test_a_real_model_says_the_same_text_and_stops_at_the_same_place(tiny_engine: Make, settings: Any) -> None:
     free = [answer.text for answer in tiny_engine().generate(prompts(), SamplingParams(max_tokens=24, temperature=0.0))]
     results = []
