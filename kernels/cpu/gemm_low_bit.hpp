@@ -4,8 +4,7 @@
 // where a is the int8 activation: one integer dot product and two multiply-adds a group.
 //
 // Rows may have 16 bits instead, as two int8 halves: the second costs one more dot product with weights that are in
-// registers already. QKV and down, which mind 8 bits most, have them (model.hpp); that makes the whole as exact as bfloat16
-// (docs/LOG.md).
+// registers already. QKV and down, which mind 8 bits most, have them (model.hpp); what is lost is in docs/LOG.md.
 #pragma once
 
 #include <cmath>
