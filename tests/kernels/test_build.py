@@ -67,6 +67,8 @@ def test_a_folder_that_cannot_be_written_to_is_named_with_the_variable(
 
 
 def test_a_library_that_cannot_be_loaded_any_more_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library_path("portable", "ops").write_bytes(b"")
+    path = library_path("portable", "ops")
+    path.unlink()  # and not cut short, as this process has it in its memory
+    path.write_bytes(b"")
     with pytest.raises(BuildError, match=r"cannot be loaded .* delete that file"):
         open_library("portable", "ops")
