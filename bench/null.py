@@ -34,6 +34,9 @@ class NullRunner:
         self.eos_token_ids: frozenset[int] = frozenset()
         self._tables = BlockTableRows(config.max_num_seqs, self.max_model_len, config.block_size) if flatten else None
 
+    def check(self) -> None:
+        """Nothing fails here while nothing is computed."""
+
     def launch(self, batch: Batch, behind: Batch = NOTHING) -> Pending:
         return Ready(self.run(batch, behind))
 

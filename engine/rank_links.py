@@ -73,6 +73,13 @@ class Followers:
         """The next message of each, by rank. A `patient` one waits for as long as they live."""
         return [self._next(rank, None if patient else TIMEOUT_S) for rank in range(1, self.size)]
 
+    def check(self) -> None:
+        """Raise RankError where one has ended while nothing was asked of it: then its link has something to read."""
+        if self.lost is not None:
+            raise RankError(self.lost)
+        for link in wait(self._links, timeout=0):
+            self._next(1 + self._links.index(cast(Connection, link)), 0)
+
     def _next(self, rank: int, timeout_s: float | None) -> Any:
         who, link = f"rank {rank} of {self.size}", self._links[rank - 1]
         try:

@@ -91,6 +91,10 @@ class ModelRunner(Protocol):
     """What a block's bytes mean and how they were computed: runners of one revision and layout may exchange blocks."""
     block_bytes: int
 
+    def check(self) -> None:
+        """Raise what is known to keep the next step from being computed. Asked now and then while nothing runs."""
+        ...
+
     def launch(self, batch: Batch, behind: Batch = NOTHING) -> Pending:
         """Compute the batch, behind the step in flight if there is one: what that computes and draws comes first."""
         ...
@@ -245,6 +249,9 @@ class Runner:
         if device.startswith("cuda:"):
             torch.cuda.set_device(device)  # recorded steps and their memory belong to the current one
         return cls(load(config.model, config.dtype, device), config)
+
+    def check(self) -> None:
+        """Nothing fails here while nothing is computed."""
 
     @torch.inference_mode()
     def launch(self, batch: Batch, behind: Batch = NOTHING) -> Pending:

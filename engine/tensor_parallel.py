@@ -130,6 +130,11 @@ class LeadingRunner(RankRunner):
         except Exception as error:
             raise self._followers.fault(error) from error
 
+    def check(self) -> None:
+        """Whether all other ranks are there."""
+        with self._together():
+            self._followers.check()
+
     def _compute(self, flat: FlatBatch) -> Callable[[slice], torch.Tensor]:
         if not self._leads:
             return super()._compute(flat)

@@ -479,7 +479,7 @@ class Worker:
             self._said = []
 
     def _rest(self) -> None:
-        """Nothing to compute: audit once, show the final block table, and end if that is wanted."""
+        """Nothing to compute: audit once, show the final block table, end if that is wanted or no step could run."""
         if not self._rested and not self._runs:
             self._rested = True
             try:
@@ -489,6 +489,10 @@ class Worker:
             self._show(final=True)
         if self._stop_by is not None and not self._runs:
             raise Stop(0)
+        try:
+            self._engine.runner.check()
+        except Exception as error:
+            self._fail_all(error)
 
     def _show(self, final: bool = False) -> None:
         """Publish the block table when it has changed; the last state of all is never left out."""

@@ -94,6 +94,9 @@ class NullRunner:
         self._tokens = np.full((self.num_blocks + self.num_host_blocks) * config.block_size, -1)
         self._positions = np.full((self.num_blocks + self.num_host_blocks) * config.block_size, -1)
 
+    def check(self) -> None:
+        """Nothing fails here while nothing is computed."""
+
     def launch(self, batch: Batch, behind: Batch = NOTHING) -> Queued:
         flat = self._tables.flatten(batch, behind)
         # What the host knows now; what it learns later must not matter.

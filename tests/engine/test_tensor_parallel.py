@@ -27,7 +27,7 @@ from engine.models.llama import LlamaModel
 from engine.models.loader import LoadedModel, load
 from engine.models.ranks import Share, config_of_each, why_not
 from engine.outputs import StepError
-from engine.rank_links import Followers
+from engine.rank_links import Followers, RankError
 from engine.regions import Region
 from kernels.api import AttentionMetadata, KVCache
 from tests.engine.test_batch_invariance import PROMPTS, Heard
@@ -303,6 +303,29 @@ def test_a_killed_rank_fails_the_step_and_every_later_one_and_leaves_nobody(
     engine.add_request("later", PROMPT, GREEDY)
     with pytest.raises(StepError, match="rank 1 of 2 was killed by SIGKILL"):
         engine.step()
+
+
+def test_a_rank_that_dies_while_nothing_runs_is_noticed_by_asking(
+    tiny_path: Path, ranks: Callable[..., LLMEngine]
+) -> None:
+    engine = ranks(tiny_path)
+    engine.runner.check()
+    (pid,) = followers_of(engine).pids
+    os.kill(pid, signal.SIGKILL)
+    told = ""
+
+    def noticed() -> bool:
+        nonlocal told
+        try:
+            engine.runner.check()
+        except RankError as error:
+            told = str(error)
+        return bool(told)
+
+    until(noticed, within_s=5)
+    assert told == "rank 1 of 2 was killed by SIGKILL"
+    with pytest.raises(RankError, match=told):
+        engine.runner.check()
 
 
 @pytest.mark.long

@@ -191,6 +191,17 @@ async def test_a_worker_of_two_ranks_answers_as_one_and_ends_with_either_of_them
     await until(lambda: not follower.is_running() or follower.status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.long
+async def test_a_worker_that_loses_a_rank_while_it_is_idle_ends_with_the_rank_s_name(process: Start) -> None:
+    """So that the supervisor has a new one ready before anybody asks."""
+    worker = await process("--tensor-parallel", "2").ready()
+    (follower,) = psutil.Process(worker.popen.pid).children()
+    follower.kill()
+    status, told = await asyncio.wait_for(asyncio.to_thread(worker.end), 20)
+    assert status == 1
+    assert "rank 1 of 2 was killed by SIGKILL" in told
+
+
 # --- a server of one's own, which is restarted --------------------------------------------------------------------
 
 
