@@ -1,4 +1,7 @@
-"""Ids of our rows: UUID version 7, so that they sort by time and say nothing about how many there are."""
+"""Ids of our rows: UUID version 7, so that they sort by time and say nothing about how many there are.
+
+And the ids of requests.
+"""
 
 from __future__ import annotations
 
@@ -21,3 +24,12 @@ def parse_id(value: object) -> uuid.UUID:
         return uuid.UUID(str(value))
     except ValueError:
         return NO_ID
+
+
+LONGEST_REQUEST_ID = 128
+
+
+def request_id(given: str) -> str:
+    """The caller's own id of a request where it is usable, else a new one."""
+    usable = 0 < len(given) <= LONGEST_REQUEST_ID and given.isprintable()
+    return given if usable else f"req_{uuid.uuid4().hex}"

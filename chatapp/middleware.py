@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from csp.constants import SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.http import HttpRequest, HttpResponse
 from whitenoise.middleware import WhiteNoiseMiddleware
+
+from chatapp import scope
+from chatapp.audit.source import client_address, set_source
+from chatapp.ids import request_id
 
 Handler = Callable[[HttpRequest], HttpResponse] | Callable[[HttpRequest], Awaitable[HttpResponse]]
 
@@ -40,6 +45,39 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
 async def _in_a_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
     while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
+
+
+class ScopeMiddleware:
+    """A request begins with nobody's rows in sight; views enter the scope of their Access. Notes where it came from.
+
+    Operators work on all tenants in their administration, which shows no chats.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Handler) -> None:
+        self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
+        if self.is_async:
+            return self._async(request)
+        with self._scope(request):
+            return self.get_response(request)
+
+    async def _async(self, request: HttpRequest) -> HttpResponse:
+        with self._scope(request):
+            return await self.get_response(request)  # type: ignore[misc]
+
+    @staticmethod
+    def _scope(request: HttpRequest) -> AbstractContextManager[None]:
+        request.request_id = request_id(request.headers.get("x-request-id", ""))  # type: ignore[attr-defined]
+        forwarded = request.headers.get("X-Forwarded-For", "")
+        set_source(client_address(request.META.get("REMOTE_ADDR"), forwarded), request.request_id)  # type: ignore[attr-defined]
+        return scope.unscoped("admin") if request.path.startswith("/admin/") else scope.no_scope()
 
 
 class AdminPolicyMiddleware:

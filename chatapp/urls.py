@@ -30,5 +30,6 @@ urlpatterns = [
     path("accounts/", include("allauth.account.urls")),
     path("", include("chatapp.dashboard.urls")),
     path("admin/", admin.site.urls),
+    path("", include("chatapp.tenants.urls")),
     path("", include("chatapp.chat.urls")),
 ]

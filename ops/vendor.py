@@ -22,8 +22,10 @@ FILES = {
 }
 
 ICONS = (
-    "arrow-down", "arrow-up", "check", "chevrons-up-down", "circle-alert", "copy", "key-round", "log-out",
-    "monitor", "moon", "panel-left", "settings", "square-pen", "sun", "wifi-off",
+    "arrow-down", "arrow-left", "arrow-up", "book-open", "chart-column", "check", "chevrons-up-down", "circle-alert",
+    "copy", "database", "download", "ellipsis", "gauge", "history", "key-round", "log-out", "mail", "monitor", "moon",
+    "panel-left", "plus", "scroll-text", "search", "settings", "shield-check", "sliders-horizontal", "square-pen",
+    "sun", "trash-2", "user-round", "users", "wifi-off", "x",
 )  # fmt: skip
 
 SOURCE_MAP = re.compile(r"^//[#@] sourceMappingURL=\S*\s*$", re.MULTILINE)

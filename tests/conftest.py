@@ -19,6 +19,15 @@ os.environ["TRITON_INTERPRET"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(autouse=True)
+def _sees_all() -> Iterator[None]:
+    """Tests look at the rows of all tenants. Requests of a test client begin without a scope nevertheless."""
+    from chatapp.scope import unscoped
+
+    with unscoped("tests"):
+        yield
+
+
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """A real Valkey server of this test run, over a unix socket, with the durability settings of production."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qs
@@ -19,6 +19,7 @@ import redis.exceptions
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
+from chatapp import scope
 from chatapp.api import frames
 from chatapp.api.answering import Lease, complete, in_thread
 from chatapp.api.following import events
@@ -27,9 +28,11 @@ from chatapp.api.guard import Watch, guard
 from chatapp.api.keys import key_of_socket
 from chatapp.api.outbox import Outbox, Overflow
 from chatapp.api.responses import Narrator
+from chatapp.audit.source import client_address, set_source
 from chatapp.chat import selectors, services
-from chatapp.chat.errors import BadInput, ChatError
 from chatapp.chat.models import Generation
+from chatapp.errors import BadInput, Refusal
+from chatapp.ids import request_id
 from chatapp.streaming.workers import queue_position
 from chatapp.tenants.access import Access, BadKey, NoAccess, access_for_key, access_for_user
 
@@ -86,6 +89,9 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         self._start(self._send_all())
         try:
             self.access = await self.let_in()
+            # Frames are handled in this very context, and their tasks inherit it.
+            scope.enter(self.access.tenant)
+            set_source(*_where_from(self.scope))
         except NotLetIn as refusal:
             self._put(frames.Error(code=refusal.code, message=refusal.message, retryable=False))
             self.outbox.close(refusal.close)
@@ -195,7 +201,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         """Whatever goes wrong in a task becomes an error frame; the socket stays."""
         try:
             await work
-        except ChatError as error:
+        except Refusal as error:
             self._put(
                 frames.Error(
                     event_id=event_id,
@@ -353,7 +359,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
                 position = now
 
 
-class TooManyResponses(ChatError):
+class TooManyResponses(Refusal):
     status = 429
     code = "too_many_responses"
     retryable = True
@@ -364,6 +370,14 @@ def _place_of(generation: Generation) -> tuple[int, str | None]:
     position = queue_position(str(generation.pk)) if generation.unfinished else 0
     message = generation.message if generation.message_id else None
     return position, str(message.parent_id) if message is not None and message.parent_id else None
+
+
+def _where_from(opened: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The client's address and an id of the socket, for the audit log."""
+    headers = dict(opened.get("headers", ()))
+    peer = (opened.get("client") or (None,))[0]
+    forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")
+    return client_address(peer, forwarded), request_id(headers.get(b"x-request-id", b"").decode("latin-1"))
 
 
 class UiConsumer(ResponseConsumer):

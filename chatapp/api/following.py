@@ -8,8 +8,8 @@ from contextlib import aclosing
 
 from chatapp.api.answering import in_thread
 from chatapp.chat import selectors
-from chatapp.chat.errors import ChatError
 from chatapp.chat.models import Generation, State
+from chatapp.errors import Refusal
 from chatapp.streaming.follow import LogGone, follower
 from chatapp.tenants.access import Access
 from engine import protocol
@@ -26,7 +26,7 @@ TERMINALS: dict[str, type[protocol.Terminal]] = {
 }
 
 
-class TextGone(ChatError):
+class TextGone(Refusal):
     """Of a stateless call nothing is kept once its log has expired."""
 
     status = 410

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -15,16 +14,16 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
+from chatapp import scope
 from chatapp.api import openai_types as wire
 from chatapp.api.answering import in_thread
 from chatapp.api.keys import from_authorization
-from chatapp.chat.errors import ChatError
+from chatapp.errors import Refusal
 from chatapp.tenants.access import Access, BadKey, access_for_key
 
 log = structlog.get_logger(__name__)
 
 View = Callable[..., Awaitable[HttpResponseBase]]
-LONGEST_ID = 128
 
 
 def error_type(status: int) -> str:
@@ -77,10 +76,8 @@ def with_key(*methods: str) -> Callable[[View], Any]:
         @csrf_exempt
         @wraps(view)
         async def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            given = request.headers.get("x-request-id", "")
-            request_id = given if 0 < len(given) <= LONGEST_ID and given.isprintable() else f"req_{uuid.uuid4().hex}"
             response = await _answered(view, methods, request, *args, **kwargs)
-            response["x-request-id"] = request_id
+            response["x-request-id"] = request.request_id  # type: ignore[attr-defined]
             response["Cache-Control"] = "no-store"
             return response
 
@@ -98,6 +95,7 @@ async def _answered(
         return response
     try:
         access = await _access(request)
+        scope.enter(access.tenant)
         return await view(request, access, *args, **kwargs)
     except BadKey as bad:
         response = error(401, str(bad), code="invalid_api_key")
@@ -107,7 +105,7 @@ async def _answered(
         return error(413, f"The body may have {settings.OCTAVO_MAX_BODY:,} bytes at most.", code="too_large")
     except wire.RequestError as bad:
         return error(400, bad.message, code=bad.code, param=bad.param)
-    except ChatError as bad:
+    except Refusal as bad:
         return error(bad.status, bad.message, code=bad.code, param=bad.param, retry_after_s=bad.retry_after_s)
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
         return error(503, "The queue cannot be reached right now. Try again.", code="unavailable", retry_after_s=2)

@@ -17,6 +17,7 @@ import structlog
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from chatapp import scope
 from chatapp.api import openai_types as wire
 from chatapp.api.answering import Lease, complete, in_thread, stop_soon
 from chatapp.api.following import events
@@ -91,6 +92,7 @@ class Call:
     """One chat completion on its way to one caller, who holds the lease of its generation."""
 
     def __init__(self, access: Access, generation: Generation) -> None:
+        self._access = access
         self._key = str(generation.pk)
         self._events = events(access, self._key)
         self._next: asyncio.Task[protocol.AnyEvent] | None = None
@@ -136,6 +138,7 @@ class Call:
     async def _stream(self, first: protocol.AnyEvent | None, include_usage: bool) -> AsyncIterator[bytes]:
         unset: Any = None if include_usage else msgspec.UNSET
         event = first
+        scope.enter(self._access.tenant)  # the request's own scope ended with its headers
         self._lease = Lease(self._key)
         try:
             if event is None:

@@ -11,7 +11,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from chatapp.chat import present
-from chatapp.chat.errors import ChatError
+from chatapp.errors import Refusal
+from chatapp.scope import tenant_scope
 from chatapp.tenants.access import Access, NoAccess, access_for_user
 
 
@@ -30,10 +31,11 @@ def by_session(view: Callable[..., dict[str, Any]]) -> Callable[..., JsonRespons
             return _problem(401, "unauthenticated", "Log in first.")
         try:
             access = access_for_user(request.user, slug)
-            return JsonResponse(view(request, access, **kwargs))
+            with tenant_scope(access.tenant):
+                return JsonResponse(view(request, access, **kwargs))
         except NoAccess:
             return _problem(404, "not_found", "There is no such team.")
-        except ChatError as error:
+        except Refusal as error:
             return _problem(error.status, error.code, error.message)
 
     return wrapped

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from chatapp.api import openai, pages
+from chatapp.api.product import api
 
 urlpatterns = [
     path("v1/chat/completions", openai.chat_completions),
@@ -13,4 +14,5 @@ urlpatterns = [
     path("v1/<path:rest>", openai.unknown),
     path("api/t/<slug:slug>/conversations", pages.conversations),
     path("api/t/<slug:slug>/conversations/<str:conversation_id>", pages.conversation),
+    path("api/", api.urls),
 ]

@@ -23,6 +23,7 @@ from chatapp.accounts.models import User
 from chatapp.chat.demo_teams import TEAMS, DemoTeam
 from chatapp.prompts import selectors as prompts
 from chatapp.prompts.services import publish
+from chatapp.scope import unscoped
 from chatapp.tenants.access import BadKey, access_for_key
 from chatapp.tenants.models import Role, Tenant
 from chatapp.tenants.services import add_member, create_api_key
@@ -35,6 +36,7 @@ class NoDemoHere(Exception):
     """These settings are for real data."""
 
 
+@unscoped("demo")
 def make_demo(path: Path) -> dict[str, Any]:
     """Make or complete the demo data and write `path`; returns what the file says. Raises NoDemoHere."""
     if not settings.OCTAVO_DEMO:

@@ -13,10 +13,11 @@ from django.utils import timezone
 
 from chatapp.ids import new_id
 from chatapp.prompts.models import PromptVersion
+from chatapp.scope import TenantOwned
 from chatapp.tenants.models import ApiKey, Tenant, new_salt
 
 
-class Conversation(models.Model):
+class Conversation(TenantOwned):
     """A user's chat in a tenant. Its salt keeps its KV blocks from everyone else, colleagues included."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
@@ -56,7 +57,9 @@ class MessageStatus(models.TextChoices):
     FAILED = "failed", "Failed"
 
 
-class Message(models.Model):
+class Message(TenantOwned):
+    tenant_path = "conversation__tenant"
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="messages")
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.CASCADE, related_name="children")
@@ -88,7 +91,7 @@ class State(models.TextChoices):
 UNFINISHED = (State.ACCEPTED, State.QUEUED)
 
 
-class Generation(models.Model):
+class Generation(TenantOwned):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="generations")
     principal = models.CharField(max_length=60)

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from chatapp.chat.errors import BadInput
 from chatapp.chat.text import plain
+from chatapp.errors import BadInput
 from engine.protocol import SamplingParams
 
 INTEGERS = {"max_tokens": (1, 1_000_000), "min_tokens": (0, 1_000_000), "top_k": (-1, 1_000_000)}

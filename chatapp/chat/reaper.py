@@ -20,6 +20,7 @@ from chatapp.chat import recorder
 from chatapp.chat.models import UNFINISHED, Generation, State
 from chatapp.chat.services import mark_queued
 from chatapp.logs import cause
+from chatapp.scope import unscoped
 from chatapp.streaming import finished
 from chatapp.streaming.submit import QueueFull, enqueue
 from engine import protocol
@@ -34,6 +35,7 @@ LATE = "The answer did not end in time. Try again."
 UNREADABLE = "The answer's record cannot be read. Try again."
 
 
+@unscoped("reaper")
 def reap() -> Counter[str]:
     """One round; says how many rows were queued, recorded, interrupted, timed_out or failed."""
     done: Counter[str] = Counter()

@@ -22,6 +22,7 @@ from django.utils import timezone
 from chatapp.chat.models import Conversation, Generation, Message, MessageStatus, State
 from chatapp.ids import parse_id
 from chatapp.logs import cause
+from chatapp.scope import unscoped
 from chatapp.streaming import finished
 from chatapp.streaming.finished import Entry
 from engine.protocol import AnyEvent, Delta, Started, Terminal, Usage
@@ -122,6 +123,7 @@ class Recorder:
         self.consumer = f"{socket.gethostname()}-{os.getpid()}"
         self._takeover_at = 0.0
 
+    @unscoped("recorder")
     def run(self) -> None:
         failures = 0
         while not self.stopping():

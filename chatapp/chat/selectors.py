@@ -8,10 +8,11 @@ from datetime import datetime
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from chatapp.chat.errors import BadInput, NotFound
 from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
+from chatapp.errors import BadInput, NotFound
 from chatapp.ids import NO_ID, parse_id
 from chatapp.tenants.access import Access
+from chatapp.tenants.permissions import Permission
 
 LONGEST_PAGE = 100
 
@@ -26,6 +27,7 @@ class Page:
 
 def _own(access: Access) -> QuerySet[Conversation]:
     """The asker's conversations in the asker's tenant: members see their own, a key those it started."""
+    access.require(Permission.CHAT)
     owner = Q(user=access.user) if access.user is not None else Q(key=access.key)
     return Conversation.objects.filter(owner, tenant=access.tenant, deleted_at=None)
 
@@ -66,6 +68,7 @@ def messages(access: Access, conversation_id: object) -> list[Message]:
 
 def generation(access: Access, generation_id: object) -> Generation:
     """A generation that the asker started."""
+    access.require(Permission.CHAT)
     found = (
         Generation.objects.select_related("message", "conversation")
         .filter(pk=parse_id(generation_id), tenant=access.tenant, principal=access.principal)

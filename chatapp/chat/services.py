@@ -21,7 +21,6 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from chatapp.chat import recorder, selectors
-from chatapp.chat.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, NotFound, TooMany, Unavailable
 from chatapp.chat.models import (
     UNFINISHED,
     Conversation,
@@ -33,12 +32,14 @@ from chatapp.chat.models import (
 )
 from chatapp.chat.params import sampling_params
 from chatapp.chat.text import clean, plain, title
+from chatapp.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, NotFound, TooMany, Unavailable
 from chatapp.ids import new_id, parse_id
 from chatapp.prompts.models import PromptVersion
 from chatapp.prompts.selectors import published, system_texts
 from chatapp.streaming import cancel as streaming_cancel
 from chatapp.streaming.submit import QueueFull, enqueue
 from chatapp.tenants.access import Access
+from chatapp.tenants.permissions import Permission
 from engine import protocol
 from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
 
@@ -66,6 +67,7 @@ def ask(
     Raises BadInput, NotFound, Conflict (this conversation is being answered), TooMany (the queue is full; nothing has
     been kept), IdempotencyMismatch.
     """
+    access.require(Permission.CHAT)
     text = clean(text, param="input")
     longest = min(CHAT_LENGTH, access.tenant.max_output_tokens)
     sampling = _sampling(access, params, {**CHAT_DEFAULTS, "max_tokens": longest})
@@ -102,9 +104,10 @@ def complete(
     It holds a lease: the caller's process renews it (chatapp.streaming.lease), or it is cancelled. `cache_salt` narrows
     the sharing of KV blocks further; it never widens it. Raises as `ask`, and Forbidden.
     """
+    access.require(Permission.CHAT)
     name = _model(access, model)
     history, own = _messages(messages)
-    if own and not access.may_send_system_messages:
+    if own and not access.may(Permission.OWN_SYSTEM_MESSAGE):
         raise Forbidden(
             "This key may not send system messages; your team's prompt is always there. "
             "Ask an admin for a key that may.",

@@ -6,7 +6,7 @@ import unicodedata
 
 from django.conf import settings
 
-from chatapp.chat.errors import BadInput
+from chatapp.errors import BadInput
 
 TITLE_LENGTH = 60
 UNSEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})

@@ -7,21 +7,22 @@ from itertools import groupby
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.templatetags.static import static
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from chatapp.chat import present
-from chatapp.chat.errors import NotFound
-from chatapp.tenants.access import NoAccess, access_for_user
+from chatapp.tenants.access import Access
+from chatapp.tenants.pages import frame, tenant_page
+from chatapp.tenants.permissions import Permission
 from chatapp.tenants.selectors import tenants_of
 
 # The scripts ask for each other one after the other; named in the head, they are fetched at once.
 PRELOADS = (
     "js/answer.js", "js/blocks.js", "js/code.js", "js/composer.js", "js/dom.js", "js/format.js", "js/log.js",
-    "js/markdown.js", "js/message.js", "js/repair.js", "js/session.js", "js/sidebar.js", "js/socket.js",
+    "js/markdown.js", "js/message.js", "js/repair.js", "js/session.js", "js/sheet.js", "js/sidebar.js", "js/socket.js",
     "vendor/markdown-it.mjs", "vendor/purify.mjs",
 )  # fmt: skip
 # The websocket's limit of a frame (DESIGN: 64 KiB), which a message has to fit in.
@@ -37,7 +38,7 @@ def favicon(request: HttpRequest) -> HttpResponse:
 @login_required
 def home(request: HttpRequest) -> HttpResponse:
     """To the tenant that the reader used last, else the first one."""
-    tenants = list(tenants_of(request.user))
+    tenants = tenants_of(request.user)
     if not tenants and request.user.is_staff:
         return redirect("admin:index")
     if not tenants:
@@ -47,18 +48,15 @@ def home(request: HttpRequest) -> HttpResponse:
     return redirect("workspace", slug=slug)
 
 
-@require_safe
-@login_required
-def workspace(request: HttpRequest, slug: str, conversation_id: str | None = None) -> HttpResponse:
-    """The whole chat of a tenant, with one conversation open or a new one."""
-    try:
-        access = access_for_user(request.user, slug)
-        opened = present.conversation(access, conversation_id) if conversation_id else None
-    except (NoAccess, NotFound):
-        raise Http404 from None
+@tenant_page(None)
+def workspace(request: HttpRequest, access: Access, conversation_id: str | None = None) -> HttpResponse:
+    """The whole chat of a tenant, with one conversation open or a new one. Who may not chat sees what he may see."""
     tenant = access.tenant
-    if request.session.get("tenant") != slug:
-        request.session["tenant"] = slug
+    if request.session.get("tenant") != tenant.slug:
+        request.session["tenant"] = tenant.slug
+    if not access.may(Permission.CHAT):
+        return redirect("tenant-admin", slug=tenant.slug)
+    opened = present.conversation(access, conversation_id) if conversation_id else None
     conversations = present.conversations(access)
     page = {
         "tenant": {"slug": tenant.slug, "name": tenant.name},
@@ -69,13 +67,8 @@ def workspace(request: HttpRequest, slug: str, conversation_id: str | None = Non
         "max_frame_bytes": MAX_FRAME_BYTES,
     }
     context = {
-        "tenant": tenant,
-        "tenants": tenants_of(request.user),
-        "accent": tenant.accent,
-        "base": f"/t/{tenant.slug}/",
+        **frame(request, access),
         "assistant": tenant.name,
-        "account": access.user.get_short_name() if access.user else "",
-        "role": str(access.role).capitalize(),
         "model": tenant.model,
         "conversation": opened,
         "groups": groups_by_day(conversations["items"], timezone.localdate()),

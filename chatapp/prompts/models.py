@@ -9,10 +9,11 @@ from django.db import models
 from django.utils import timezone
 
 from chatapp.ids import new_id
+from chatapp.scope import TenantOwned
 from chatapp.tenants.models import Tenant
 
 
-class SystemPrompt(models.Model):
+class SystemPrompt(TenantOwned):
     """A named prompt of a tenant; `published` is the version that new answers get."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
@@ -34,7 +35,9 @@ class PublishedVersionIsImmutable(Exception):
     """Make a new version instead."""
 
 
-class PromptVersion(models.Model):
+class PromptVersion(TenantOwned):
+    tenant_path = "prompt__tenant"
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     prompt = models.ForeignKey(SystemPrompt, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()

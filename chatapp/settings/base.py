@@ -63,6 +63,7 @@ INSTALLED_APPS = [
     "allauth.account",
     "csp",
     "chatapp.accounts",
+    "chatapp.audit",
     "chatapp.tenants",
     "chatapp.prompts",
     "chatapp.chat",
@@ -75,6 +76,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "chatapp.middleware.StaticFilesMiddleware",
+    "chatapp.middleware.ScopeMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

@@ -11,7 +11,11 @@ from django.db import models
 from django.utils import timezone
 
 from chatapp.ids import new_id
+from chatapp.scope import TenantOwned
+from chatapp.tenants.permissions import KeyScope, Role
 from engine.protocol import MAX_QUEUED
+
+__all__ = ["Accent", "ApiKey", "KeyScope", "Membership", "Role", "Tenant"]
 
 KEY_PREFIX = "octv_"
 # Enough to find a key's row; 24 bits that tell an attacker nothing about the other 232.
@@ -52,6 +56,8 @@ class Tenant(models.Model):
     max_output_tokens = models.PositiveIntegerField(default=4096, help_text="Longest answer, in tokens.")
     max_queued = models.PositiveIntegerField(default=MAX_QUEUED, help_text="Most requests that may wait at once.")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    # Nobody gets in while it is suspended; nothing of it is lost.
+    suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
         constraints = [models.CheckConstraint(condition=models.Q(weight__gt=0), name="tenant_weight_positive")]
@@ -64,18 +70,13 @@ class Tenant(models.Model):
         return self.default_model or settings.OCTAVO_MODEL_NAME
 
 
-class Role(models.TextChoices):
-    OWNER = "owner", "Owner"
-    ADMIN = "admin", "Admin"
-    MEMBER = "member", "Member"
-
-
-class Membership(models.Model):
+class Membership(TenantOwned):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["tenant", "user"], name="membership_once")]
@@ -89,7 +90,7 @@ def hash_key(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-class ApiKey(models.Model):
+class ApiKey(TenantOwned):
     """A tenant's key for the APIs. The secret is shown once; here are its hash and its first characters."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
@@ -110,3 +111,7 @@ class ApiKey(models.Model):
     @property
     def active(self) -> bool:
         return self.revoked_at is None
+
+    @property
+    def scopes(self) -> frozenset[KeyScope]:
+        return frozenset({KeyScope.CHAT, KeyScope.SYSTEM} if self.own_system_message else {KeyScope.CHAT})

@@ -53,10 +53,20 @@ export function dayGroup(iso, now = new Date()) {
 
 export function relativeTime(iso, now = new Date()) {
   const passed = (now - new Date(iso)) / 1000;
+  if (passed < -60) return future(-passed) ?? shortDay(iso);
   if (passed < 60) return "just now";
   if (passed < 3600) return `${Math.floor(passed / 60)} min ago`;
   if (passed < 86_400) return `${Math.floor(passed / 3600)} h ago`;
-  return new Date(iso).toLocaleDateString("en", { day: "numeric", month: "short", year: "numeric" });
+  return shortDay(iso);
+}
+
+const shortDay = (iso) =>
+  new Date(iso).toLocaleDateString("en", { day: "numeric", month: "short", year: "numeric" });
+
+function future(seconds) {
+  if (seconds < 3600) return `in ${Math.round(seconds / 60)} min`;
+  if (seconds < 2 * 86_400) return `in ${Math.round(seconds / 3600)} h`;
+  return seconds < 30 * 86_400 ? `in ${Math.round(seconds / 86_400)} days` : null;
 }
 
 export const exactTime = (iso) =>

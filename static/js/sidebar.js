@@ -1,55 +1,20 @@
-/* The list of conversations by day, and the sidebar itself: open, closed, or a sheet on phones. */
+/* The list of conversations by day, in the sidebar. */
 
 import { h } from "#octavo/dom.js";
 import { dayGroup, exactTime } from "#octavo/format.js";
+import { Sheet } from "#octavo/sheet.js";
 
-const PHONE = "(width < 48rem)";
-const KEY = "octavo:sidebar";
-
-export class Sidebar {
+export class Sidebar extends Sheet {
   /** `open(id)` shows a conversation, `more()` fetches the next part of the list. */
   constructor({ sidebar, list, toggles, veil, base, open, more }) {
-    Object.assign(this, { sidebar, list, toggles, base, open });
-    this.phone = matchMedia(PHONE);
-    for (const toggle of toggles) toggle.addEventListener("click", () => this.show(sidebar.inert, true));
-    veil.addEventListener("click", () => this.show(false));
-    this.phone.addEventListener("change", () => this.#restore());
-    this.#restore();
+    super({ sidebar, toggles, veil });
+    Object.assign(this, { list, base, open });
     list.addEventListener("click", (event) => this.#clicked(event));
     this.end = h("div");
     new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && more(), {
       root: list,
       rootMargin: "240px",
     }).observe(this.end);
-  }
-
-  get isSheet() {
-    return this.phone.matches;
-  }
-
-  get isOpen() {
-    return !this.sidebar.inert;
-  }
-
-  show(visible, remember = false) {
-    this.sidebar.inert = !visible;
-    for (const toggle of this.toggles) toggle.setAttribute("aria-expanded", String(visible));
-    if (!remember || this.isSheet) return;
-    try {
-      localStorage.setItem(KEY, visible ? "open" : "closed");
-    } catch {
-      // It holds for this page, then.
-    }
-  }
-
-  #restore() {
-    let kept = null;
-    try {
-      kept = localStorage.getItem(KEY);
-    } catch {
-      // Storage is switched off: open on wide screens.
-    }
-    this.show(!this.isSheet && kept !== "closed");
   }
 
   #clicked(event) {

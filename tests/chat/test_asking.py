@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import unicodedata
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ import redis
 from django.db import IntegrityError, connection, transaction
 
 from chatapp.chat import selectors, services
-from chatapp.chat.errors import BadInput, ChatError, Conflict, Forbidden, NotFound
 from chatapp.chat.models import Conversation, Generation, Message, State
+from chatapp.errors import BadInput, Conflict, Forbidden, NotFound, Refusal
 from chatapp.ids import new_id
 from chatapp.prompts.services import publish
 from chatapp.streaming import submit
@@ -159,7 +160,7 @@ def test_the_same_idempotency_key_gives_the_same_generation(team: Team) -> None:
 
 def test_an_idempotency_key_with_another_request_is_refused(team: Team) -> None:
     services.ask(access=team.member, text="This", idempotency_key="k")
-    with pytest.raises(ChatError) as refused:
+    with pytest.raises(Refusal) as refused:
         services.ask(access=team.member, text="That", idempotency_key="k")
     assert refused.value.status in (409, 422)
     assert refused.value.param == "idempotency_key"
@@ -177,7 +178,7 @@ def test_eight_at_once_with_one_idempotency_key_ask_once(transactional_db: None,
         finally:
             connection.close()
 
-    threads = [threading.Thread(target=go) for _ in range(8)]
+    threads = [threading.Thread(target=copy_context().run, args=(go,)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -207,12 +208,12 @@ def test_eight_at_once_in_one_conversation_ask_once(transactional_db: None, team
         try:
             services.ask(access=team.member, text=f"Two {number}", conversation_id=first.conversation_id)
             outcomes.append("asked")
-        except ChatError as error:
+        except Refusal as error:
             outcomes.append(error.code)
         finally:
             connection.close()
 
-    threads = [threading.Thread(target=go, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=copy_context().run, args=(go, number)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -233,7 +234,7 @@ def test_a_full_queue_is_said_with_a_time_and_leaves_the_conversation_free(
     waiting = services.ask(access=team.owner, text="In the queue")
     Tenant.objects.filter(pk=team.tenant.pk).update(max_queued=1)
     team.member.tenant.refresh_from_db()
-    with pytest.raises(ChatError) as refused:
+    with pytest.raises(Refusal) as refused:
         services.ask(access=team.member, text="Two", conversation_id=first.conversation_id, idempotency_key="k")
     assert refused.value.status == 429
     assert refused.value.retry_after_s
@@ -263,7 +264,7 @@ def test_stopping_what_never_reached_redis_keeps_it_from_running(
 ) -> None:
     settings.REDIS_URL = "unix:///nowhere/valkey.sock"
     generation = services.ask(access=team.member, text="Never mind")
-    with pytest.raises(ChatError) as refused:
+    with pytest.raises(Refusal) as refused:
         services.cancel(access=team.member, generation_id=generation.pk)
     assert (refused.value.status, refused.value.retryable) == (503, True)
     settings.REDIS_URL = redis_url

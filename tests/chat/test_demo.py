@@ -18,6 +18,7 @@ from chatapp.prompts.selectors import published
 from chatapp.prompts.services import publish
 from chatapp.tenants.access import BadKey, access_for_key, access_for_user
 from chatapp.tenants.models import ApiKey, Role, Tenant
+from chatapp.tenants.permissions import Permission
 
 pytestmark = pytest.mark.django_db
 
@@ -43,7 +44,7 @@ def test_the_file_tells_of_teams_whose_people_and_keys_work(path: Path, settings
         assert set(team) == {"slug", "name", "api_key", "admin", "member"}
         access = access_for_key(team["api_key"])
         assert (access.tenant.slug, access.tenant.name) == (team["slug"], team["name"])
-        assert access.may_send_system_messages
+        assert access.may(Permission.OWN_SYSTEM_MESSAGE)
         assert access.tenant.max_queued >= 16
         version = published(access.tenant)
         assert version is not None

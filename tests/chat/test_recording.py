@@ -27,9 +27,11 @@ CRASH_BEFORE_ACK = """
 import os, signal, django
 django.setup()
 from chatapp.chat.recorder import Recorder
+from chatapp.scope import unscoped
 from chatapp.streaming import finished
 finished.ack = lambda entry: os.kill(os.getpid(), signal.SIGKILL)
-Recorder(lambda: False).once()
+with unscoped("tests"):
+    Recorder(lambda: False).once()
 """
 
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { byteLength, dayGroup, figures, place, seconds, titleOf } from "#octavo/format.js";
+import { byteLength, dayGroup, figures, place, relativeTime, seconds, titleOf } from "#octavo/format.js";
 
 test("the footer tells time to the first token, speed, prompt, shared part and output", () => {
   const usage = { prompt_tokens: 1612, cached_tokens: 540, completion_tokens: 128 };
@@ -54,4 +54,13 @@ test("a new conversation is called by the first line of its question", () => {
 
 test("bytes are those of UTF-8", () => {
   assert.equal(byteLength("aé삼👋"), 1 + 2 + 3 + 4);
+});
+
+test("a time that comes is told as one", () => {
+  const now = new Date("2026-03-01T12:00:00Z");
+  assert.equal(relativeTime("2026-03-01T12:30:00Z", now), "in 30 min");
+  assert.equal(relativeTime("2026-03-02T12:00:00Z", now), "in 24 h");
+  assert.equal(relativeTime("2026-03-05T12:00:00Z", now), "in 4 days");
+  assert.equal(relativeTime("2027-03-05T12:00:00Z", now), "Mar 5, 2027");
+  assert.equal(relativeTime("2026-03-01T12:00:30Z", now), "just now");
 });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -98,7 +99,7 @@ def test_four_who_publish_at_once_get_four_versions(transactional_db: None, team
         finally:
             connection.close()
 
-    threads = [threading.Thread(target=go, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=copy_context().run, args=(go, number)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

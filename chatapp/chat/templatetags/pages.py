@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from django import template
+from django import forms, template
+from django.forms import BoundField
 from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
+
+from chatapp.tenants.pages import ONCE, once_token
 
 register = template.Library()
 
@@ -25,6 +28,21 @@ def icon(name: str) -> SafeString:
     return format_html(
         '<svg class="icon" aria-hidden="true"><use href="{}#{}"/></svg>', static("vendor/icons.svg"), name
     )
+
+
+@register.simple_tag
+def once() -> SafeString:
+    """A hidden field by which a form that is sent twice is known (chatapp.tenants.pages.is_repeat)."""
+    return format_html('<input type="hidden" name="{}" value="{}">', ONCE, once_token())
+
+
+@register.filter
+def widget_kind(field: BoundField) -> str:
+    """How templates/parts/field.html lays a field out: check, choices, or line."""
+    widget = field.field.widget
+    if isinstance(widget, forms.CheckboxSelectMultiple | forms.RadioSelect):
+        return "choices"
+    return "check" if isinstance(widget, forms.CheckboxInput) else "line"
 
 
 def _imports() -> dict[str, str]:

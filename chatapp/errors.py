@@ -1,9 +1,9 @@
-"""What can go wrong with a request for an answer, in words for its sender. The APIs give these their own forms."""
+"""Why a request is refused, in words for its sender. The pages and the APIs give these their own forms."""
 
 from __future__ import annotations
 
 
-class ChatError(Exception):
+class Refusal(Exception):
     """`code` is for programs, `message` for people; `param` names the field at fault; `status` is the HTTP status."""
 
     status = 400
@@ -20,34 +20,34 @@ class ChatError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class BadInput(ChatError):
+class BadInput(Refusal):
     pass
 
 
-class Forbidden(ChatError):
+class Forbidden(Refusal):
     status = 403
     code = "not_allowed"
 
 
-class NotFound(ChatError):
+class NotFound(Refusal):
     """Also for what belongs to someone else: it does not exist for the asker."""
 
     status = 404
     code = "not_found"
 
 
-class Conflict(ChatError):
+class Conflict(Refusal):
     status = 409
     code = "conflict"
     retryable = True
 
 
-class IdempotencyMismatch(ChatError):
+class IdempotencyMismatch(Refusal):
     status = 422
     code = "idempotency_mismatch"
 
 
-class Unavailable(ChatError):
+class Unavailable(Refusal):
     """Redis does not answer; what was asked for may be tried again."""
 
     status = 503
@@ -55,7 +55,7 @@ class Unavailable(ChatError):
     retryable = True
 
 
-class TooMany(ChatError):
+class TooMany(Refusal):
     status = 429
     code = "queue_full"
     retryable = True

@@ -1,0 +1,13 @@
+"""The product's own HTTP API under /api/: what the pages of a team's administration can do, for programs.
+
+`api` is a django-ninja API; each module beside this one adds a router with one topic's operations.
+"""
+
+from __future__ import annotations
+
+from chatapp.api.product import audit
+from chatapp.api.product.base import api
+
+api.add_router("", audit.router)
+
+__all__ = ["api"]

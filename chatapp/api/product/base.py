@@ -1,0 +1,137 @@
+"""The django-ninja API, who may call it, and how refusals look.
+
+An operation says `auth=needs(Permission.X)` and finds the Access in `request.auth`, already allowed that; it runs in
+the tenant's scope. A browser's session and an API key are the two ways in. The tenant comes from them: the slug in the
+address only picks among the person's own teams, and must be the key's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from django.http import HttpRequest, HttpResponse
+from ninja import NinjaAPI, Schema
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.security import APIKeyCookie, HttpBearer
+
+from chatapp import scope
+from chatapp.api.keys import from_authorization
+from chatapp.errors import NotFound, Refusal
+from chatapp.tenants.access import Access, BadKey, NoAccess, access_for_key, access_for_user
+from chatapp.tenants.permissions import Permission
+
+log = structlog.get_logger(__name__)
+
+NO_TEAM = "There is no such team."
+
+
+class Error(Schema):
+    code: str
+    message: str
+    param: str | None = None
+
+
+class ErrorAnswer(Schema):
+    error: Error
+
+
+def _allowed(request: HttpRequest, access: Access, permission: Permission) -> Access:
+    access.require(permission)
+    scope.enter(access.tenant)
+    return access
+
+
+def _slug(request: HttpRequest) -> str:
+    assert request.resolver_match is not None
+    return str(request.resolver_match.kwargs["slug"])
+
+
+class BySession(APIKeyCookie):
+    """The browser's session; changes need the CSRF token (header X-CSRFToken)."""
+
+    def __init__(self, permission: Permission) -> None:
+        from django.conf import settings
+
+        self.param_name = settings.SESSION_COOKIE_NAME
+        self.permission = permission
+        super().__init__(csrf=True)
+
+    def authenticate(self, request: HttpRequest, key: str | None) -> Access | None:
+        if not request.user.is_authenticated:
+            return None
+        try:
+            access = access_for_user(request.user, _slug(request))
+        except NoAccess:
+            raise NotFound(NO_TEAM) from None
+        return _allowed(request, access, self.permission)
+
+
+class ByKey(HttpBearer):
+    """`Authorization: Bearer octv_…`, with the scope that the operation needs."""
+
+    def __init__(self, permission: Permission) -> None:
+        self.permission = permission
+        super().__init__()
+
+    def __call__(self, request: HttpRequest) -> Access | None:
+        key = from_authorization(request.headers.get("Authorization", ""))
+        return None if key is None else self.authenticate(request, key)
+
+    def authenticate(self, request: HttpRequest, token: str) -> Access:
+        try:
+            access = access_for_key(token)
+        except BadKey:
+            raise Refusal("This API key is not valid: it is unknown or was revoked.", code="invalid_api_key") from None
+        if access.tenant.slug != _slug(request):
+            raise NotFound(NO_TEAM)
+        return _allowed(request, access, self.permission)
+
+
+def needs(permission: Permission) -> list[Any]:
+    """For `auth=`: who asks needs this. A key counts before a session: it is sent on purpose."""
+    return [ByKey(permission), BySession(permission)]
+
+
+api = NinjaAPI(
+    title="Octavo",
+    version="1",
+    description="Manage a team: its people, prompts, keys, limits, usage, audit log and data.",
+    urls_namespace="product",
+    docs_url=None,
+    openapi_url="/openapi.json",
+)
+
+
+def _answer(request: HttpRequest, status: int, code: str, message: str, param: str | None = None) -> HttpResponse:
+    body = {"error": {"code": code, "message": message, "param": param}}
+    return api.create_response(request, body, status=status)
+
+
+@api.exception_handler(Refusal)
+def _refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
+    status = 401 if refusal.code == "invalid_api_key" else refusal.status
+    response = _answer(request, status, refusal.code, refusal.message, refusal.param)
+    if refusal.retry_after_s is not None:
+        response["Retry-After"] = str(refusal.retry_after_s)
+    return response
+
+
+@api.exception_handler(AuthenticationError)
+def _unauthenticated(request: HttpRequest, error: Any) -> HttpResponse:
+    response = _answer(request, 401, "unauthenticated", "Log in, or send an API key as 'Authorization: Bearer octv_…'.")
+    response["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+@api.exception_handler(ValidationError)
+def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
+    """The first field at fault by its own name: `param` is what the caller has to look at."""
+    first = error.errors[0]
+    where = [str(part) for part in first.get("loc", ()) if part not in ("body", "query", "path", "data", "form")]
+    return _answer(request, 400, "invalid_request", str(first.get("msg", "Invalid.")), ".".join(where[-3:]) or None)
+
+
+@api.exception_handler(HttpError)
+def _http_error(request: HttpRequest, error: Any) -> HttpResponse:
+    return _answer(request, error.status_code, "invalid_request", str(error))

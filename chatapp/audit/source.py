@@ -1,0 +1,40 @@
+"""Where a request came from, for the audit log: kept in the context, so that services need not hand it around."""
+
+from __future__ import annotations
+
+import ipaddress
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from django.conf import settings
+
+
+@dataclass(frozen=True)
+class Source:
+    address: str | None = None
+    request_id: str = ""
+
+
+_source: ContextVar[Source] = ContextVar("source", default=Source())  # noqa: B039  it is frozen
+
+
+def source() -> Source:
+    return _source.get()
+
+
+def set_source(address: str | None, request_id: str) -> None:
+    _source.set(Source(address, request_id))
+
+
+def client_address(peer: str | None, forwarded_for: str) -> str | None:
+    """The client's own address: the one that our outermost trusted proxy saw, else the peer's.
+
+    What stands further left in X-Forwarded-For the client may have written itself.
+    """
+    proxies: int = getattr(settings, "ALLAUTH_TRUSTED_PROXY_COUNT", 0)
+    hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
+    found = hops[-proxies] if proxies and len(hops) >= proxies else peer
+    try:
+        return str(ipaddress.ip_address((found or "").strip("[]")))
+    except ValueError:
+        return None

@@ -1,0 +1,113 @@
+"""Whose rows the running code may touch: one tenant's, or every tenant's under a name that says who needs that.
+
+Code that serves a request works in the scope of its Access. Rows of a tenant are read through managers that filter by
+it, and raise NoScope where nobody said whose rows are meant: forgetting a filter cannot show a foreign row. On
+PostgreSQL row-level security follows the same scope (chatapp.database), so that even SQL of our own is held to it.
+
+The scope belongs to the context: threads that asgiref or asyncio.to_thread start, and tasks, inherit it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from django.db import models
+
+# Who may see the rows of every tenant, and why. A test holds the code to this list.
+UNSCOPED = {
+    "access": "finds out whose request it is: keys, memberships and sessions of anyone",
+    "own teams": "lists the teams of the person who asks",
+    "recorder": "writes ended generations of all tenants",
+    "reaper": "finishes what a crash left of all tenants",
+    "admin": "the operators' administration; it shows no chats",
+    "demo": "makes the demo's teams",
+    "tests": "tests look at the rows of all",
+}
+
+
+class NoScope(Exception):
+    """Rows of a tenant were asked for, and nobody had said of which."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """`tenant` None: every tenant's rows, under a name out of UNSCOPED."""
+
+    tenant: uuid.UUID | None
+    name: str
+
+
+_current: ContextVar[Scope | None] = ContextVar("scope", default=None)
+
+
+def current() -> Scope | None:
+    return _current.get()
+
+
+def enter(tenant: Any) -> None:
+    """From here to the end of this task or request: this tenant's rows. For code that is given its context."""
+    _current.set(Scope(tenant.pk, "tenant"))
+
+
+@contextmanager
+def tenant_scope(tenant: Any) -> Iterator[None]:
+    """`tenant`: a Tenant, or its id."""
+    token = _current.set(Scope(getattr(tenant, "pk", tenant), "tenant"))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def unscoped(name: str) -> Iterator[None]:
+    """Every tenant's rows, for one of the purposes in UNSCOPED. Works as a decorator too."""
+    assert name in UNSCOPED, f"{name!r} is no purpose that chatapp.scope knows"
+    token = _current.set(Scope(None, name))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def no_scope() -> Iterator[None]:
+    """As a request begins: nobody has said yet whose rows are meant."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+Owned = TypeVar("Owned", bound=models.Model)
+
+
+class TenantManager(models.Manager[Owned]):
+    """The rows of the scope's tenant. The model says by `tenant_path` how they lead to it."""
+
+    def get_queryset(self) -> models.QuerySet[Owned]:
+        scope = _current.get()
+        if scope is None:
+            raise NoScope(f"{self.model.__name__}: enter a tenant's scope first (chatapp.scope)")
+        rows = super().get_queryset()
+        if scope.tenant is None:
+            return rows
+        path: str = self.model.tenant_path  # type: ignore[attr-defined]
+        return rows.filter(**{path: scope.tenant})
+
+
+class TenantOwned(models.Model):
+    """A row that belongs to a tenant, directly or through another row."""
+
+    tenant_path: ClassVar[str] = "tenant"
+
+    objects: ClassVar[TenantManager[Any]] = TenantManager()
+
+    class Meta:
+        abstract = True

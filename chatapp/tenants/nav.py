@@ -1,0 +1,40 @@
+"""What the sidebar of a team's administration leads to. A page is listed for those who may open it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from chatapp.tenants.access import Access
+from chatapp.tenants.permissions import Permission
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`view` is the name of a page that takes the tenant's slug; `icon` one of ops/vendor.py's."""
+
+    title: str
+    icon: str
+    view: str
+    needs: Permission
+
+
+ENTRIES: tuple[Entry, ...] = (Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),)
+
+
+@dataclass(frozen=True)
+class Link:
+    title: str
+    icon: str
+    url: str
+    view: str
+
+
+def links(access: Access) -> list[Link]:
+    slug = access.tenant.slug
+    return [
+        Link(entry.title, entry.icon, reverse(entry.view, args=[slug]), entry.view)
+        for entry in ENTRIES
+        if access.may(entry.needs)
+    ]

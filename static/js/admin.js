@@ -1,0 +1,64 @@
+/* What every page of a team's administration does by script: the sidebar, dialogs, copying, times, and a form sent once.
+   Pages work without it, but for dialogs, which are shown in place then. */
+
+import { exactTime, relativeTime } from "#octavo/format.js";
+import { Sheet } from "#octavo/sheet.js";
+
+new Sheet({
+  sidebar: document.querySelector("#sidebar"),
+  toggles: document.querySelectorAll("[data-toggle-sidebar]"),
+  veil: document.querySelector("#veil"),
+});
+
+/** `<time datetime data-relative>`: relative, with the exact time in the reader's own zone on hover. */
+function tellTimes() {
+  for (const time of document.querySelectorAll("time[data-relative]")) {
+    time.textContent = relativeTime(time.dateTime);
+    time.title = exactTime(time.dateTime);
+  }
+}
+tellTimes();
+setInterval(tellTimes, 30_000);
+
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-opens]");
+  if (opener) document.getElementById(opener.dataset.opens)?.showModal();
+  if (event.target.closest("[data-closes]")) event.target.closest("dialog")?.close();
+  const copier = event.target.closest("[data-copies]");
+  if (copier) copy(copier);
+});
+
+async function copy(button) {
+  const text = document.getElementById(button.dataset.copies)?.textContent ?? "";
+  const former = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Select it and press Ctrl+C";
+  }
+  setTimeout(() => (button.textContent = former), 2000);
+}
+
+/* What is destroyed is named first: `<input data-must-equal="acme">` keeps its form's submit button off until it says so. */
+for (const input of document.querySelectorAll("input[data-must-equal]")) {
+  const button = input.form.querySelector("button[type=submit]");
+  const check = () => (button.disabled = input.value.trim() !== input.dataset.mustEqual);
+  input.addEventListener("input", check);
+  check();
+}
+
+/* A second click sends nothing: the server knows a repeat as well, but the reader should see that it is on its way. */
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.method !== "post" || event.defaultPrevented) return;
+  if (form.dataset.sent) {
+    event.preventDefault();
+    return;
+  }
+  form.dataset.sent = "true";
+  setTimeout(() => delete form.dataset.sent, 5000);
+});
+addEventListener("pageshow", () => {
+  for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
+});
