@@ -45,6 +45,8 @@ if os.environ.get("DATABASE_URL"):
     DATABASES["default"] = dj_database_url.parse(os.environ["DATABASE_URL"], conn_max_age=0)
     if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
         DATABASES["default"] = sqlite(Path(DATABASES["default"]["NAME"]))
+    elif DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql":
+        DATABASES["default"]["ENGINE"] = "chatapp.postgresql"  # with row-level security that follows the scope
 
 DEBUG = False
 ALLOWED_HOSTS: list[str] = [host for host in os.environ.get("OCTAVO_HOSTS", "").split(",") if host]

@@ -1,0 +1,69 @@
+"""A real PostgreSQL server of this test run, in a folder of its own, and a role that is no superuser."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+ROLE = "octavo"
+
+
+def binaries() -> Path | None:
+    """The newest server's programs: where Debian keeps them, or on PATH."""
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if versions:
+        return versions[-1].parent
+    found = shutil.which("initdb")
+    return Path(found).resolve().parent if found else None
+
+
+def _user() -> str | None:
+    """The server refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+@contextmanager
+def running(programs: Path) -> Iterator[str]:
+    """The URL of an empty database that ROLE owns; the role may make others (tests do)."""
+    user = _user()
+    folder = Path(tempfile.mkdtemp(prefix="octavo-pg-"))
+    if user:
+        shutil.chown(folder, user)
+
+    def call(program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [str(programs / program), *arguments],
+            user=user,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+        assert done.returncode == 0, f"{program} failed: {done.stdout.decode(errors='replace')}"
+
+    data = folder / "data"
+    try:
+        call("initdb", "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        # No fsync: this data does not outlive the tests. Sockets only: no port to collide on.
+        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off -c max_connections=60"
+        call("pg_ctl", "-D", str(data), "-l", str(folder / "log"), "-w", "-o", options, "start")
+        try:
+            with psycopg.connect(f"postgresql://postgres@/postgres?host={folder}", autocommit=True) as connection:
+                connection.execute(f"CREATE ROLE {ROLE} LOGIN CREATEDB")
+                connection.execute(f"CREATE DATABASE {ROLE} OWNER {ROLE}")
+            yield f"postgresql://{ROLE}@/{ROLE}?host={folder}"
+        finally:
+            call("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
