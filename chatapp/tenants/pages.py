@@ -54,6 +54,8 @@ def tenant_page(needs: Permission | None, *, methods: tuple[str, ...] = ("GET", 
                 except Forbidden as refusal:
                     return page(request, access, "tenant/forbidden.html", {"refusal": refusal}, status=403)
 
+        # For the test that walks every address as every role.
+        wrapped.needs, wrapped.methods = needs, methods  # type: ignore[attr-defined]
         return wrapped
 
     return decorate

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 
@@ -62,7 +63,7 @@ def running(programs: Path) -> Iterator[str]:
             with psycopg.connect(f"postgresql://postgres@/postgres?host={folder}", autocommit=True) as connection:
                 connection.execute(f"CREATE ROLE {ROLE} LOGIN CREATEDB")
                 connection.execute(f"CREATE DATABASE {ROLE} OWNER {ROLE}")
-            yield f"postgresql://{ROLE}@/{ROLE}?host={folder}"
+            yield f"postgres://{ROLE}:@{quote(str(folder), safe='')}:5432/{ROLE}"
         finally:
             call("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop")
     finally:

@@ -9,14 +9,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import httpx
+import openai
+import psycopg
 import pytest
 
 from tests.conftest import ROOT
 from tests.postgresql.server import binaries, running
+from tests.stack import Stack, started, wait_for
 
 QUICK = ("tests/postgresql/test_row_security.py", "tests/tenants", "tests/audit")
-# Everything that reads or writes the database by itself; the whole product runs on it in the long tests.
+# Everything that reads or writes the database by itself.
 LONG = (
     "tests/chat",
     "tests/prompts",
@@ -56,3 +61,39 @@ def test_tenants_are_apart_on_postgresql_too(database_url: str) -> None:
 @pytest.mark.timeout(900)
 def test_the_product_works_on_postgresql(database_url: str) -> None:
     run(database_url, *LONG)
+
+
+@pytest.fixture
+def product(database_url: str, tmp_path: Path, model_path: str) -> Iterator[Stack]:
+    yield from started(tmp_path, model_path, DATABASE_URL=database_url)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_running_product_answers_records_and_keeps_teams_apart_on_postgresql(
+    product: Stack, database_url: str
+) -> None:
+    client = openai.OpenAI(base_url=f"{product.url}/v1", api_key=product.key())
+    reply = client.chat.completions.create(
+        model="default", messages=[{"role": "user", "content": "Say hello."}], max_tokens=8, temperature=0
+    )
+    assert reply.choices[0].message.content
+    own, foreign = (product.demo["tenants"][number] for number in (0, 1))
+    with httpx.Client(base_url=product.url, follow_redirects=True) as browser:
+        page = browser.get("/accounts/login/")
+        token = browser.cookies["csrftoken"]
+        form = {"login": own["admin"]["email"], "password": own["admin"]["password"], "csrfmiddlewaretoken": token}
+        page = browser.post("/accounts/login/", data=form, headers={"Referer": product.url})
+        assert (page.status_code, page.url.path) == (200, f"/t/{own['slug']}/")
+        assert browser.get(f"/t/{own['slug']}/admin/", follow_redirects=True).status_code == 200
+        assert browser.get(f"/t/{foreign['slug']}/").status_code == 404
+    superuser = database_url.replace("octavo:@", "postgres:@", 1)
+
+    def recorded() -> bool:
+        with psycopg.connect(superuser) as everything:
+            return everything.execute("SELECT state FROM chat_generation").fetchall() == [("finished",)]
+
+    wait_for(recorded)
+    with psycopg.connect(database_url) as nobody:
+        for table in ("chat_generation", "tenants_membership", "tenants_apikey", "prompts_promptversion"):
+            assert nobody.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table

@@ -1,0 +1,191 @@
+"""P11: every address of a team's administration, page or API, as everybody who has no business there.
+
+The table of addresses is tests/api/test_isolation.py's; what each one needs is read from the views themselves, and held
+against the table of roles. Strangers get 404, with the team's address and with their own around a foreign id; a role or
+a key that lacks the permission gets 403; and nothing of the team has changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from chatapp.accounts.models import User
+from chatapp.api.product import api
+from chatapp.audit.services import record
+from chatapp.chat.services import ask
+from chatapp.scope import TenantOwned
+from chatapp.tenants.access import Access, access_for_user
+from chatapp.tenants.models import Role
+from chatapp.tenants.permissions import OF_ROLE, Permission
+from chatapp.tenants.services import add_member, create_api_key
+from tests.api.test_isolation import ADDRESSES, MANAGED
+from tests.chat.conftest import Team
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+# How an object of a team is made, by the name that addresses give its id.
+OBJECTS: dict[str, Callable[[Team], object]] = {}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`needs` None: any role of the team will do."""
+
+    address: str
+    method: str
+    needs: Permission | None
+
+    @property
+    def is_api(self) -> bool:
+        return self.address.startswith("api/")
+
+    @property
+    def ids(self) -> list[str]:
+        parts = [part.split(">")[0].split(":")[-1] for part in self.address.split("<")[1:]]
+        return [part for part in parts if part != "slug"]
+
+    def path(self, slug: str, ids: dict[str, Any]) -> str:
+        path = "/" + self.address
+        for name in self.ids:
+            for kind in ("", "uuid:", "str:", "int:", "slug:"):
+                path = path.replace(f"<{kind}{name}>", str(ids[name]))
+        return path.replace("<slug:slug>", slug).replace("<slug>", slug)
+
+
+def views(patterns: list[Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for entry in patterns:
+        here = before + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from views(entry.url_patterns, here)
+        elif isinstance(entry, URLPattern):
+            yield here, entry.callback
+
+
+def operations() -> list[Operation]:
+    found = []
+    for address, view in views(get_resolver("chatapp.urls").url_patterns):
+        if hasattr(view, "needs"):
+            found += [Operation(address, method, view.needs) for method in view.methods if method != "HEAD"]
+    for _, router in api._routers:
+        for path, path_view in router.path_operations.items():
+            for operation in path_view.operations:
+                needs = {check.permission for check in operation.auth_callbacks}
+                assert len(needs) == 1, f"{path}: say auth=needs(…)"
+                address = "api" + path.replace("{", "<").replace("}", ">")
+                found += [Operation(address, method, next(iter(needs))) for method in operation.methods]
+    return [operation for operation in found if operation.address in managed() or operation.needs is not None]
+
+
+def managed() -> set[str]:
+    return {address for address, what in ADDRESSES.items() if what is MANAGED}
+
+
+OPERATIONS = operations()
+
+
+def plain(address: str) -> str:
+    for kind in ("uuid:", "str:", "int:", "slug:"):
+        address = address.replace(f"<{kind}", "<")
+    return address
+
+
+def test_every_address_of_an_administration_says_what_it_needs() -> None:
+    assert {plain(operation.address) for operation in OPERATIONS} == {plain(address) for address in managed()}
+
+
+def test_every_operation_of_the_api_is_held_to_a_permission() -> None:
+    assert all(operation.needs is not None for operation in OPERATIONS if operation.is_api)
+
+
+def client_of(access: Access) -> Client:
+    client = Client(raise_request_exception=True)
+    client.force_login(access.user, backend=BACKEND)  # type: ignore[arg-type]
+    return client
+
+
+def with_role(team: Team, role: Role) -> Client:
+    user = User.objects.create_user(f"{role}-of@{team.tenant.slug}.test", "a password")
+    add_member(tenant=team.tenant, user=user, role=role)
+    return client_of(access_for_user(user, team.tenant.slug))
+
+
+def state(team: Team) -> str:
+    """All rows of a team, but for the audit log, which may grow, and what only says when somebody came."""
+    rows = {}
+    for model in apps.get_models():
+        if issubclass(model, TenantOwned) and model._meta.model_name != "auditentry":
+            values = model.objects.filter(**{model.tenant_path: team.tenant.pk}).order_by("pk").values()
+            rows[model.__name__] = [
+                {k: v for k, v in row.items() if k not in ("last_used_at", "last_seen_at")} for row in values
+            ]
+    return json.dumps(rows, default=repr, sort_keys=True)
+
+
+@pytest.fixture
+def ids(team: Team) -> dict[str, Any]:
+    ask(access=team.member, text="The vault opens at nine.")
+    record("team.created", actor=team.owner.actor, tenant=team.tenant, on=team.tenant)
+    wanted = {name for operation in OPERATIONS for name in operation.ids}
+    assert wanted <= set(OBJECTS), f"say in OBJECTS how to make {wanted - set(OBJECTS)}"
+    return {name: OBJECTS[name](team) for name in wanted}
+
+
+def send(client: Client, operation: Operation, path: str, **headers: str) -> Any:
+    if operation.is_api:
+        return client.generic(operation.method, path, "{}", content_type="application/json", headers=headers)
+    return client.generic(operation.method, path, headers=headers)
+
+
+def test_a_stranger_finds_nothing_anywhere(team: Team, strangers: Team, ids: dict[str, Any]) -> None:
+    """P11."""
+    stranger = client_of(strangers.owner)
+    foreign_key = create_api_key(tenant=strangers.tenant, name="Foreign")[1]
+    before = state(team)
+    for operation in OPERATIONS:
+        there = operation.path(team.tenant.slug, ids)
+        # The other's own team around a foreign id is no way in either.
+        for path in [there, *([operation.path(strangers.tenant.slug, ids)] if operation.ids else [])]:
+            reply = send(stranger, operation, path)
+            # An API may look at the body before it looks for the object; that says nothing of the object.
+            allowed = (404, 400) if operation.is_api and path != there and operation.method != "GET" else (404,)
+            assert reply.status_code in allowed, (operation, path, reply.status_code)
+            assert b"vault" not in reply.content
+        if operation.is_api:
+            reply = send(Client(), operation, there, Authorization=f"Bearer {foreign_key}")
+            assert reply.status_code == 404, (operation, reply.status_code)
+        reply = send(Client(), operation, there)
+        assert reply.status_code == (401 if operation.is_api else 302), (operation, reply.status_code)
+    assert state(team) == before
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_role_gets_in_where_the_table_says_so_and_nowhere_else(team: Team, ids: dict[str, Any], role: Role) -> None:
+    """P11. What is refused has changed nothing; what is allowed is found."""
+    client = with_role(team, role)
+    before = state(team)
+    for operation in OPERATIONS:
+        path = operation.path(team.tenant.slug, ids)
+        if operation.needs is not None and operation.needs not in OF_ROLE[role]:
+            reply = send(client, operation, path)
+            assert reply.status_code == 403, (operation, reply.status_code)
+            assert state(team) == before, operation
+        elif operation.method == "GET":
+            reply = send(client, operation, path)
+            assert reply.status_code in (200, 302) or operation.needs is None, (operation, reply.status_code)
+
+
+def test_a_key_without_the_scope_is_refused_by_every_operation(team: Team, ids: dict[str, Any]) -> None:
+    before = state(team)
+    for operation in OPERATIONS:
+        if operation.is_api:
+            path = operation.path(team.tenant.slug, ids)
+            reply = send(Client(), operation, path, Authorization=f"Bearer {team.secret}")
+            assert reply.status_code == 403, (operation, reply.status_code)
+    assert state(team) == before
