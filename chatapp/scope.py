@@ -1,8 +1,8 @@
 """Whose rows the running code may touch: one tenant's, or every tenant's under a name that says who needs that.
 
 Code that serves a request works in the scope of its Access. Rows of a tenant are read through managers that filter by
-it, and raise NoScope where nobody said whose rows are meant: forgetting a filter cannot show a foreign row. On
-PostgreSQL row-level security follows the same scope (chatapp.database), so that even SQL of our own is held to it.
+it (chatapp.owned), and raise NoScope where nobody said whose rows are meant: forgetting a filter cannot show a foreign
+row. On PostgreSQL row-level security follows the same scope (chatapp.postgresql), so that even SQL is held to it.
 
 The scope belongs to the context: threads that asgiref or asyncio.to_thread start, and tasks, inherit it.
 """
@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
-
-from django.db import models
+from typing import Any
 
 # Who may see the rows of every tenant, and why. A test holds the code to this list.
 UNSCOPED = {
@@ -25,6 +23,7 @@ UNSCOPED = {
     "recorder": "writes ended generations of all tenants",
     "reaper": "finishes what a crash left of all tenants",
     "admin": "the operators' administration; it shows no chats",
+    "commands": "management commands, which an operator runs",
     "demo": "makes the demo's teams",
     "tests": "tests look at the rows of all",
 }
@@ -83,31 +82,3 @@ def no_scope() -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-Owned = TypeVar("Owned", bound=models.Model)
-
-
-class TenantManager(models.Manager[Owned]):
-    """The rows of the scope's tenant. The model says by `tenant_path` how they lead to it."""
-
-    def get_queryset(self) -> models.QuerySet[Owned]:
-        scope = _current.get()
-        if scope is None:
-            raise NoScope(f"{self.model.__name__}: enter a tenant's scope first (chatapp.scope)")
-        rows = super().get_queryset()
-        if scope.tenant is None:
-            return rows
-        path: str = self.model.tenant_path  # type: ignore[attr-defined]
-        return rows.filter(**{path: scope.tenant})
-
-
-class TenantOwned(models.Model):
-    """A row that belongs to a tenant, directly or through another row."""
-
-    tenant_path: ClassVar[str] = "tenant"
-
-    objects: ClassVar[TenantManager[Any]] = TenantManager()
-
-    class Meta:
-        abstract = True

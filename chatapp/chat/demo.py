@@ -85,11 +85,13 @@ def _team(team: DemoTeam, known: dict[str, str]) -> dict[str, Any]:
     if prompts.published(tenant) is None:
         publish(tenant=tenant, text=team.prompt, note="The demo's prompt")
     people = {}
-    for part, first_name, role in (("admin", team.admin, Role.ADMIN), ("member", team.member, Role.MEMBER)):
+    # A team without an owner could not be handed on; data folders of earlier versions have such.
+    owned = tenant.memberships.filter(role=Role.OWNER).exists()
+    for part, first_name, role in (("admin", team.admin, Role.OWNER), ("member", team.member, Role.MEMBER)):
         email = f"{first_name}@{team.slug}.example"
         people[part] = _person(email, first_name.capitalize(), known)
         user = User.objects.get(email=email)
-        if not tenant.memberships.filter(user=user).exists():
+        if not tenant.memberships.filter(user=user).exists() or (role is Role.OWNER and not owned):
             add_member(tenant=tenant, user=user, role=role)
     key = _key(tenant, known.get(team.slug, ""))
     return {"slug": tenant.slug, "name": tenant.name, "api_key": key, **people}

@@ -12,8 +12,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from chatapp.ids import new_id
+from chatapp.owned import TenantOwned
 from chatapp.prompts.models import PromptVersion
-from chatapp.scope import TenantOwned
 from chatapp.tenants.models import ApiKey, Tenant, new_salt
 
 

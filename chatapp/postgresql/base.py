@@ -13,13 +13,13 @@ from typing import Any
 
 from django.db.backends.postgresql import base, schema
 
+from chatapp import scope
+
 SEES_ALL = ("", "on")
 
 
 def _settings() -> tuple[str, str]:
     """(octavo.tenant, octavo.all) of the current scope; without one, nobody's rows."""
-    from chatapp import scope  # its models ask for the backend while they are made
-
     current = scope.current()
     if current is None:
         return ("", "")

@@ -12,7 +12,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Warning
 from django.db import connections, models
 
-from chatapp.scope import TenantOwned
+from chatapp.owned import TenantOwned
 
 POLICY = "octavo_tenant"
 ALL = "current_setting('octavo.all', true) = 'on'"

@@ -9,7 +9,7 @@ from django.db import models
 from django.utils import timezone
 
 from chatapp.ids import new_id
-from chatapp.scope import TenantOwned
+from chatapp.owned import TenantOwned
 from chatapp.tenants.models import Tenant
 
 

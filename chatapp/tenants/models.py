@@ -11,7 +11,7 @@ from django.db import models
 from django.utils import timezone
 
 from chatapp.ids import new_id
-from chatapp.scope import TenantOwned
+from chatapp.owned import TenantOwned
 from chatapp.tenants.permissions import KeyScope, Role
 from engine.protocol import MAX_QUEUED
 

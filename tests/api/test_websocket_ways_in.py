@@ -210,7 +210,6 @@ def test_logging_out_closes_the_sockets_of_that_session_only(stack: Stack, brows
 
 def manage(stack: Stack, code: str) -> str:
     """What an operator's shell prints that runs beside the product."""
-    code = f"from chatapp.scope import unscoped\nwith unscoped('tests'):\n    {code}"
     env = {
         **os.environ,
         "OCTAVO_DATA": str(stack.data),

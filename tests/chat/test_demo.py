@@ -17,7 +17,7 @@ from chatapp.prompts.models import PromptVersion
 from chatapp.prompts.selectors import published
 from chatapp.prompts.services import publish
 from chatapp.tenants.access import BadKey, access_for_key, access_for_user
-from chatapp.tenants.models import ApiKey, Role, Tenant
+from chatapp.tenants.models import ApiKey, Membership, Role, Tenant
 from chatapp.tenants.permissions import Permission
 
 pytestmark = pytest.mark.django_db
@@ -49,7 +49,7 @@ def test_the_file_tells_of_teams_whose_people_and_keys_work(path: Path, settings
         version = published(access.tenant)
         assert version is not None
         prompts.add(version.text)
-        for part, role in (("admin", Role.ADMIN), ("member", Role.MEMBER)):
+        for part, role in (("admin", Role.OWNER), ("member", Role.MEMBER)):
             user = User.objects.get(email=team[part]["email"])
             assert access_for_user(user, team["slug"]).role == role
             assert not user.is_staff
@@ -124,3 +124,12 @@ def test_a_file_that_cannot_be_written_leaves_no_accounts(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="taken"):
         make_demo(tmp_path / "taken" / "demo.json")
     assert not User.objects.exists()
+
+
+def test_a_demo_team_of_an_earlier_version_gets_an_owner(tmp_path: Path) -> None:
+    file = make_demo(tmp_path / "demo.json")
+    Membership.objects.filter(role=Role.OWNER).update(role=Role.ADMIN)
+    again = make_demo(tmp_path / "demo.json")
+    assert again == file
+    owners = Membership.objects.filter(role=Role.OWNER).values_list("user__email", flat=True)
+    assert sorted(owners) == sorted(team["admin"]["email"] for team in file["tenants"])

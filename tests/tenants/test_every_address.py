@@ -21,7 +21,7 @@ from chatapp.accounts.models import User
 from chatapp.api.product import api
 from chatapp.audit.services import record
 from chatapp.chat.services import ask
-from chatapp.scope import TenantOwned
+from chatapp.owned import TenantOwned
 from chatapp.tenants.access import Access, access_for_user
 from chatapp.tenants.models import Role
 from chatapp.tenants.permissions import OF_ROLE, Permission
