@@ -10,6 +10,9 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor
 
+from chatapp import scope
+from chatapp.audit.source import source
+
 MOST_LINES = 200
 
 
@@ -34,8 +37,19 @@ def _exception(logger: Any, method: str, event: EventDict) -> EventDict:
     return event
 
 
+def _whose(logger: Any, method: str, event: EventDict) -> EventDict:
+    """The tenant whose rows the code works on, and the request: by them an operator finds what belongs together."""
+    current = scope.current()
+    if current is not None and current.tenant is not None:
+        event.setdefault("tenant", str(current.tenant))
+    if source().request_id:
+        event.setdefault("request_id", source().request_id)
+    return event
+
+
 SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
+    _whose,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),

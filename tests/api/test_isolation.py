@@ -18,6 +18,7 @@ from django.urls.resolvers import RoutePattern
 
 from chatapp.api import frames
 from tests.api.conftest import Browser, hexed, rows, text_of
+from tests.api.test_websocket_ways_in import manage
 from tests.stack import Stack, wait_for
 
 SHORT = {"temperature": 0, "max_tokens": 8}
@@ -205,6 +206,35 @@ def test_to_every_frame_a_stranger_gets_not_found(
                         assert asked(type=kind, **ids[0]) == asked(type=kind, **ids[1]), (kind, field)
     with theirs.member.open(theirs.slug) as socket:
         assert text_of(socket.resume(response)) == text_of(told), "its owner still has it"
+
+
+def test_to_every_frame_the_wrong_role_gets_not_allowed(stack: Stack, theirs: Theirs) -> None:
+    """An auditor reads what there is to audit, and no chats: not even one that began under another role."""
+    person = {"email": "auditor@audit.example", "password": "a-long-password-1"}
+    manage(
+        stack,
+        "from chatapp.accounts.models import User; from chatapp.tenants.models import Tenant;"
+        "from chatapp.tenants.services import add_member;"
+        f"user = User.objects.create_user({person['email']!r}, {person['password']!r});"
+        f"add_member(tenant=Tenant.objects.get(slug={theirs.slug!r}), user=user, role='auditor')",
+    )
+    told = theirs.by_session
+    trials: dict[str, list[dict[str, Any]]] = {
+        "response.create": [
+            {"input": "Hello."},
+            {"input": "Hello.", "conversation_id": told[0]["conversation_id"]},
+        ],
+        "response.cancel": [{"response_id": told[0]["response_id"]}],
+        "response.resume": [{"response_id": told[0]["response_id"], "after": -1}],
+    }
+    assert set(trials) == {kind for kind, what in FRAMES.items() if what is FOREIGN}
+    with Browser(stack, person).open(theirs.slug) as socket:
+        for kind, fields in trials.items():
+            for field in fields:
+                socket.send(type=kind, **field)
+                reply = socket.read()
+                assert (reply["type"], reply["code"]) == ("error", "not_allowed"), (kind, reply)
+                assert SECRET not in str(reply)
 
 
 def test_an_idempotency_key_of_another_tenant_finds_nothing(stack: Stack, open_socket: Any) -> None:

@@ -7,10 +7,13 @@ import logging
 from typing import Any
 
 import pytest
+import structlog
 from django.db import DataError
 
+from chatapp.audit.source import set_source
 from chatapp.chat import recorder, services
 from chatapp.logs import formatter
+from chatapp.scope import tenant_scope, unscoped
 from tests.chat.conftest import ScriptedWorker, Team
 
 SECRET, ANSWER = "my private question", "my private answer"
@@ -71,3 +74,17 @@ def test_an_error_says_its_kind_its_words_and_what_it_came_from(lines: list[str]
     assert "RuntimeError: then this" in entry["exception"]
     assert "KeyError: 'first'" in entry["exception"]
     assert "test_logs.py" in entry["exception"]
+
+
+def test_a_line_says_whose_request_it_belongs_to(team: Team, strangers: Team, lines: list[str]) -> None:
+    log = structlog.get_logger("tests")
+    set_source("192.0.2.1", "req_1")
+    for tenant in (team.tenant, strangers.tenant):
+        with tenant_scope(tenant):
+            log.info("something.happened")
+    with unscoped("tests"):
+        log.info("something.happened")
+    found = [json.loads(line) for line in lines if "something.happened" in line]
+    assert [entry.get("tenant") for entry in found] == [str(team.tenant.pk), str(strangers.tenant.pk), None]
+    assert {entry["request_id"] for entry in found} == {"req_1"}
+    set_source(None, "")
