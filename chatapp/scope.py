@@ -19,6 +19,7 @@ from typing import Any
 # Who may see the rows of every tenant, and why. A test holds the code to this list.
 UNSCOPED = {
     "access": "finds out whose request it is: keys, memberships and sessions of anyone",
+    "invitations": "finds the invitation that a signed link names, for somebody who is no member yet",
     "own teams": "lists the teams of the person who asks",
     "recorder": "writes ended generations of all tenants",
     "reaper": "finishes what a crash left of all tenants",

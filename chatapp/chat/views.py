@@ -17,7 +17,7 @@ from chatapp.chat import present
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import frame, tenant_page
 from chatapp.tenants.permissions import Permission
-from chatapp.tenants.selectors import tenants_of
+from chatapp.tenants.selectors import closed_teams_of, tenants_of
 
 # The scripts ask for each other one after the other; named in the head, they are fetched at once.
 PRELOADS = (
@@ -42,7 +42,7 @@ def home(request: HttpRequest) -> HttpResponse:
     if not tenants and request.user.is_staff:
         return redirect("admin:index")
     if not tenants:
-        return render(request, "chat/no_team.html", status=200)
+        return render(request, "chat/no_team.html", {"closed": closed_teams_of(request.user)})
     last = request.session.get("tenant")
     slug = next((tenant.slug for tenant in tenants if tenant.slug == last), tenants[0].slug)
     return redirect("workspace", slug=slug)

@@ -5,9 +5,22 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-from chatapp.dashboard import audit, views
+from chatapp.dashboard import audit, invitations, members, team, views
 
 urlpatterns = [
     path("admin/occupancy/", admin.site.admin_view(views.occupancy), name="occupancy"),
+    path("t/<slug:slug>/admin/members", members.people, name="tenant-members"),
+    path("t/<slug:slug>/admin/members/<uuid:member_id>", members.person, name="tenant-member"),
+    path("t/<slug:slug>/admin/members/<uuid:member_id>/<slug:action>", members.act, name="tenant-member-act"),
+    path("t/<slug:slug>/admin/invitations", invitations.waiting, name="tenant-invitations"),
+    path("t/<slug:slug>/admin/invitations/new", invitations.invite, name="tenant-invite"),
+    path(
+        "t/<slug:slug>/admin/invitations/<uuid:invitation_id>/<slug:action>",
+        invitations.act,
+        name="tenant-invitation-act",
+    ),
     path("t/<slug:slug>/admin/audit", audit.log, name="tenant-audit"),
+    path("t/<slug:slug>/admin/settings", team.settings, name="tenant-settings"),
+    path("t/<slug:slug>/leave", members.leave, name="tenant-leave"),
+    path("invitations/<str:token>", invitations.accept, name="invitation"),
 ]

@@ -24,6 +24,8 @@ from chatapp.tenants.permissions import OF_ROLE, OF_SCOPE, Permission, Role
 
 # How exact `last_used_at` is; a write per request would be a write in the request path.
 LAST_USE_EVERY = timedelta(minutes=1)
+# The same of a member's `last_seen_at`: whoever reads a list of people needs no more.
+SEEN_EVERY = timedelta(minutes=5)
 
 
 class NoAccess(Exception):
@@ -89,8 +91,9 @@ def access_for_user(user: User | AnonymousUser, slug: str) -> Access:
     with unscoped("access"):
         found = Membership.objects.select_related("tenant", "user").filter(tenant__slug=slug, user=user)
         membership = found.filter(suspended_at=None, tenant__suspended_at=None).first()
-    if membership is None:
-        raise NoAccess(slug)
+        if membership is None:
+            raise NoAccess(slug)
+        _note_seen(membership)
     return Access(tenant=membership.tenant, user=membership.user, role=membership.role)
 
 
@@ -129,6 +132,12 @@ def revoked(accesses: Collection[Access]) -> set[Access]:
         return (access.tenant.pk, access.user.pk, access.role) in live_members
 
     return {access for access in accesses if not holds(access)}
+
+
+def _note_seen(membership: Membership) -> None:
+    now = timezone.now()
+    if membership.last_seen_at is None or now - membership.last_seen_at > SEEN_EVERY:
+        Membership.objects.filter(pk=membership.pk).update(last_seen_at=now)
 
 
 def _note_use(key: ApiKey) -> None:

@@ -15,7 +15,7 @@ from chatapp.owned import TenantOwned
 from chatapp.tenants.permissions import KeyScope, Role
 from engine.protocol import MAX_QUEUED
 
-__all__ = ["Accent", "ApiKey", "KeyScope", "Membership", "Role", "Tenant"]
+__all__ = ["Accent", "ApiKey", "Invitation", "KeyScope", "Membership", "Role", "Tenant"]
 
 KEY_PREFIX = "octv_"
 # Enough to find a key's row; 24 bits that tell an attacker nothing about the other 232.
@@ -77,12 +77,62 @@ class Membership(TenantOwned):
     role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
+    # To some minutes (access.SEEN_EVERY): the last page, call or socket in this tenant.
+    last_seen_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["tenant", "user"], name="membership_once")]
 
     def __str__(self) -> str:
         return f"{self.user} in {self.tenant}: {self.role}"
+
+
+def new_nonce() -> str:
+    return secrets.token_hex(16)
+
+
+class Invitation(TenantOwned):
+    """An offer to one address. Its link carries the id and `nonce`, signed; a new nonce ends the links before it."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="invitations")
+    email = models.EmailField()  # as tenants.addresses writes it, so that equal ones are equal
+    role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
+    nonce = models.CharField(max_length=32, default=new_nonce, editable=False)
+    invited_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    inviter = models.CharField(max_length=254)  # the name as it was then: a person may go, and keys invite too
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    sent_at = models.DateTimeField(default=timezone.now, editable=False)
+    expires_at = models.DateTimeField(editable=False)
+    mailed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    accepted_at = models.DateTimeField(null=True, blank=True, editable=False)
+    accepted_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    withdrawn_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        indexes = [models.Index(fields=["tenant", "-sent_at"], name="invitation_list")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "email"],
+                condition=models.Q(accepted_at=None, withdrawn_at=None),
+                name="invitation_open_once",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(accepted_at=None) | models.Q(withdrawn_at=None),
+                name="invitation_ends_one_way",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.email
+
+    @property
+    def expired(self) -> bool:
+        return self.expires_at <= timezone.now()
 
 
 def hash_key(secret: str) -> str:

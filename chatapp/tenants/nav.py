@@ -20,7 +20,11 @@ class Entry:
     needs: Permission
 
 
-ENTRIES: tuple[Entry, ...] = (Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),)
+ENTRIES: tuple[Entry, ...] = (
+    Entry("Members", "users", "tenant-members", Permission.READ_MEMBERS),
+    Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),
+    Entry("Settings", "settings", "tenant-settings", Permission.MANAGE_SETTINGS),
+)
 
 
 @dataclass(frozen=True)

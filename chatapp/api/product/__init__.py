@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
-from chatapp.api.product import audit
+from chatapp.api.product import audit, invitations, members, team
 from chatapp.api.product.base import api
 
+api.add_router("", team.router)
+api.add_router("", members.router)
+api.add_router("", invitations.router)
 api.add_router("", audit.router)
 
 __all__ = ["api"]

@@ -36,8 +36,9 @@ class ErrorAnswer(Schema):
     error: Error
 
 
-def _allowed(request: HttpRequest, access: Access, permission: Permission) -> Access:
-    access.require(permission)
+def _allowed(request: HttpRequest, access: Access, permission: Permission | None) -> Access:
+    if permission is not None:
+        access.require(permission)
     scope.enter(access.tenant)
     return access
 
@@ -50,7 +51,7 @@ def _slug(request: HttpRequest) -> str:
 class BySession(APIKeyCookie):
     """The browser's session; changes need the CSRF token (header X-CSRFToken)."""
 
-    def __init__(self, permission: Permission) -> None:
+    def __init__(self, permission: Permission | None) -> None:
         from django.conf import settings
 
         self.param_name = settings.SESSION_COOKIE_NAME
@@ -70,7 +71,7 @@ class BySession(APIKeyCookie):
 class ByKey(HttpBearer):
     """`Authorization: Bearer octv_…`, with the scope that the operation needs."""
 
-    def __init__(self, permission: Permission) -> None:
+    def __init__(self, permission: Permission | None) -> None:
         self.permission = permission
         super().__init__()
 
@@ -88,8 +89,8 @@ class ByKey(HttpBearer):
         return _allowed(request, access, self.permission)
 
 
-def needs(permission: Permission) -> list[Any]:
-    """For `auth=`: who asks needs this. A key counts before a session: it is sent on purpose."""
+def needs(permission: Permission | None) -> list[Any]:
+    """For `auth=`: who asks needs this; None: any role or scope will do. A key counts before a session."""
     return [ByKey(permission), BySession(permission)]
 
 

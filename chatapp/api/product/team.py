@@ -1,0 +1,53 @@
+"""A team's settings by HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema
+
+from chatapp.api.product.base import needs
+from chatapp.api.product.members import REFUSALS
+from chatapp.tenants import team
+from chatapp.tenants.models import Accent, Tenant
+from chatapp.tenants.permissions import Permission
+
+router = Router(tags=["team"])
+
+AccentName = Literal["teal", "blue", "violet", "plum", "rose", "rust", "ochre", "moss"]
+assert set(AccentName.__args__) == set(Accent.values)  # type: ignore[attr-defined]
+
+
+class Settings(Schema):
+    id: UUID
+    slug: str
+    name: str
+    accent: AccentName
+    model: str
+    created_at: datetime
+
+
+class Change(Schema):
+    """What is left out stays."""
+
+    name: str | None = Field(None, max_length=1000)
+    accent: AccentName | None = None
+
+
+def shown(tenant: Tenant) -> dict[str, Any]:
+    fields = ("id", "slug", "name", "accent", "model", "created_at")
+    return {field: getattr(tenant, field) for field in fields}
+
+
+@router.get("/t/{slug}/settings", response={200: Settings, **REFUSALS}, auth=needs(Permission.MANAGE_SETTINGS))
+def settings(request: HttpRequest, slug: str) -> Any:
+    return shown(request.auth.tenant)  # type: ignore[attr-defined]
+
+
+@router.patch("/t/{slug}/settings", response={200: Settings, **REFUSALS}, auth=needs(Permission.MANAGE_SETTINGS))
+def change(request: HttpRequest, slug: str, body: Change) -> Any:
+    access = request.auth  # type: ignore[attr-defined]
+    return shown(team.change_team(access=access, name=body.name, accent=body.accent))

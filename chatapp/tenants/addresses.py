@@ -1,0 +1,65 @@
+"""Email addresses and names as people type and paste them, brought to the one form that is stored and compared."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+
+LONGEST = 254
+SEPARATORS = re.compile(r"[,;\n\r\t]+")
+# Marks that turn the direction of what stands beside a name, and what cannot be seen at all.
+UNWANTED = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+JOINERS = frozenset("\u200c\u200d")  # inside words of some scripts, and in emoji
+
+
+@dataclass(frozen=True)
+class Address:
+    """`problem` says in words why it is none; empty for one that can be invited."""
+
+    email: str
+    problem: str = ""
+
+
+def normalised(email: str) -> str:
+    """Upper and lower case are one address, as are composed and decomposed letters. Plus-addresses stay their own."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", email.strip()).lower())
+
+
+def parse(text: str) -> list[Address]:
+    """Every address in a pasted list, each once, in its order: by commas, semicolons, lines, blanks; with names too."""
+    found: dict[str, Address] = {}
+    for part in SEPARATORS.split(text):
+        for piece in _pieces(part):
+            address = _address(piece)
+            found.setdefault(address.email, address)
+    return list(found.values())
+
+
+def _pieces(part: str) -> list[str]:
+    named = re.findall(r"<([^<>]*)>", part)  # Ada Lovelace <ada@example.org>
+    return [piece.strip() for piece in named if piece.strip()] if named else part.split()
+
+
+def _address(piece: str) -> Address:
+    email = normalised(piece.removeprefix("mailto:"))
+    if len(email) > LONGEST:
+        return Address(email[:60] + "…", f"is longer than {LONGEST} characters")
+    if "@" not in email:
+        return Address(email, "is no email address")
+    if not email.rpartition("@")[0].isascii():
+        return Address(email, "has letters before the @ that mail servers here cannot deliver to")
+    try:
+        validate_email(email)
+    except ValidationError:
+        return Address(email, "is no email address")
+    return Address(email)
+
+
+def clean_name(text: str) -> str:
+    """One line without characters that nobody can see; blanks in a row become one."""
+    line = " ".join(unicodedata.normalize("NFC", text).split())
+    return "".join(c for c in line if c in JOINERS or unicodedata.category(c) not in UNWANTED).strip()

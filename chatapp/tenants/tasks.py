@@ -1,0 +1,33 @@
+"""Celery's part of tenants: mail. Messages carry ids only."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.conf import settings
+from django.core.mail import send_mail
+from django.template.loader import render_to_string
+from django.utils import timezone
+
+from chatapp.ids import parse_id
+from chatapp.scope import unscoped
+from chatapp.tenants import invitations
+from chatapp.tenants.models import Invitation
+
+
+@shared_task(autoretry_for=(OSError,), retry_backoff=10, retry_backoff_max=600, max_retries=8)
+def send_invitation(invitation_id: str) -> None:
+    """Once for each link. What was accepted, withdrawn or expired meanwhile is not sent. SMTP's errors are OSErrors."""
+    with unscoped("invitations"):
+        found = Invitation.objects.select_related("tenant").filter(
+            pk=parse_id(invitation_id), accepted_at=None, withdrawn_at=None, mailed_at=None
+        )
+        invitation = found.filter(expires_at__gt=timezone.now(), tenant__suspended_at=None).first()
+        if invitation is None:
+            return
+        link = settings.OCTAVO_URL.rstrip("/") + invitations.path(invitation)
+        context = {"invitation": invitation, "tenant": invitation.tenant, "link": link}
+        # A subject is one line whatever a team calls itself.
+        subject = " ".join(f"{invitation.inviter} invites you to {invitation.tenant.name}".split())
+        text = render_to_string("tenant/invitation.txt", context)
+        send_mail(subject, text, None, [invitation.email])
+        Invitation.objects.filter(pk=invitation.pk, nonce=invitation.nonce).update(mailed_at=timezone.now())

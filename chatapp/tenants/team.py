@@ -1,0 +1,39 @@
+"""What changes a tenant's own face: its name and its colour."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from chatapp.audit.services import record
+from chatapp.errors import BadInput
+from chatapp.tenants.access import Access
+from chatapp.tenants.addresses import clean_name
+from chatapp.tenants.members import lock
+from chatapp.tenants.models import Accent, Tenant
+from chatapp.tenants.permissions import Permission
+
+LONGEST_NAME = 120
+
+
+@transaction.atomic
+def change_team(*, access: Access, name: str | None = None, accent: str | None = None) -> Tenant:
+    """None leaves as it is. Its address (slug) stays: links and programs hold it."""
+    access.require(Permission.MANAGE_SETTINGS)
+    wanted: dict[str, str] = {}
+    if name is not None:
+        wanted["name"] = clean_name(name)
+        if not 0 < len(wanted["name"]) <= LONGEST_NAME:
+            raise BadInput(f"A team's name has 1 to {LONGEST_NAME} characters.", param="name")
+    if accent is not None:
+        if accent not in Accent.values:
+            raise BadInput(f"Choose one of {', '.join(Accent.values)}.", param="accent")
+        wanted["accent"] = accent
+    tenant = lock(access)
+    changes = {field: [getattr(tenant, field), value] for field, value in wanted.items()}
+    changes = {field: pair for field, pair in changes.items() if pair[0] != pair[1]}
+    if changes:
+        for field, (_, value) in changes.items():
+            setattr(tenant, field, value)
+        tenant.save(update_fields=list(changes))
+        record("team.changed", actor=access.actor, tenant=tenant, on=tenant, details=changes)
+    return tenant
