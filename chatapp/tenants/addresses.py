@@ -40,8 +40,10 @@ def parse(text: str) -> list[Address]:
 
 
 def _pieces(part: str) -> list[str]:
-    named = re.findall(r"<([^<>]*)>", part)  # Ada Lovelace <ada@example.org>
-    return [piece.strip() for piece in named if piece.strip()] if named else part.split()
+    """The words of a part; beside an address in angle brackets the words that are none are somebody's name."""
+    bracketed = [inner.strip() for inner in re.findall(r"<([^<>]*)>", part) if inner.strip()]
+    words = re.sub(r"<[^<>]*>", " ", part).split()
+    return bracketed + [word for word in words if "@" in word] if bracketed else words
 
 
 def _address(piece: str) -> Address:
