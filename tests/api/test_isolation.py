@@ -33,6 +33,7 @@ FOREIGN = "404, as for what never was"
 # The same; and of the team's own people only those whose role includes it get in. tests/tenants/test_every_address.py
 # walks these, each as everybody.
 MANAGED = "404 for strangers, 403 for the wrong role"
+BY_TOKEN = "what a signed, single-use link names; nothing else opens it"
 
 ADDRESSES: dict[str, str] = {
     "healthz": NO_ID,
@@ -48,9 +49,29 @@ ADDRESSES: dict[str, str] = {
     "api/": NO_ID,
     "api/openapi.json": NO_ID,
     "api/t/<slug>/audit": MANAGED,
+    "api/t/<slug>/settings": MANAGED,
+    "api/t/<slug>/roles": MANAGED,
+    "api/t/<slug>/members": MANAGED,
+    "api/t/<slug>/members/<uuidstr:member_id>": MANAGED,
+    "api/t/<slug>/members/<uuidstr:member_id>/suspend": MANAGED,
+    "api/t/<slug>/members/<uuidstr:member_id>/resume": MANAGED,
+    "api/t/<slug>/ownership": MANAGED,
+    "api/t/<slug>/leave": MANAGED,
+    "api/t/<slug>/invitations": MANAGED,
+    "api/t/<slug>/invitations/<uuidstr:invitation_id>": MANAGED,
+    "api/t/<slug>/invitations/<uuidstr:invitation_id>/resend": MANAGED,
     "t/<slug:slug>/": FOREIGN,
     "t/<slug:slug>/admin/": MANAGED,
+    "t/<slug:slug>/admin/members": MANAGED,
+    "t/<slug:slug>/admin/members/<uuid:member_id>": MANAGED,
+    "t/<slug:slug>/admin/members/<uuid:member_id>/<slug:action>": MANAGED,
+    "t/<slug:slug>/admin/invitations": MANAGED,
+    "t/<slug:slug>/admin/invitations/new": MANAGED,
+    "t/<slug:slug>/admin/invitations/<uuid:invitation_id>/<slug:action>": MANAGED,
     "t/<slug:slug>/admin/audit": MANAGED,
+    "t/<slug:slug>/admin/settings": MANAGED,
+    "t/<slug:slug>/leave": FOREIGN,
+    "invitations/<str:token>": BY_TOKEN,
     "t/<slug:slug>/c/<uuid:conversation_id>": FOREIGN,
 }
 # Whole packages, by the beginning of their addresses.

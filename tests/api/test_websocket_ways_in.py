@@ -262,6 +262,49 @@ def test_a_revoked_key_or_membership_ends_its_sockets_within_two_seconds(
     rows(stack, f"UPDATE tenants_membership SET role = 'member' {where}", email)
 
 
+def test_suspension_ends_the_sockets_and_the_session_in_that_team_and_in_no_other(stack: Stack, browser: Any) -> None:
+    """P12: by the service that the pages and the API call, within a second and what the network takes."""
+    here, there = (stack.demo["tenants"][number]["slug"] for number in (1, 2))
+    email = stack.demo["tenants"][1]["member"]["email"]
+    manage(
+        stack,
+        "from chatapp.accounts.models import User; from chatapp.tenants.models import Tenant;"
+        "from chatapp.tenants.services import add_member;"
+        f"add_member(tenant=Tenant.objects.get(slug='{there}'), user=User.objects.get(email='{email}'), role='member')",
+    )
+    member, admin = browser(1, "member"), browser(1, "admin")
+    people = admin.http.get(f"/api/t/{here}/members", params={"q": email}).json()["items"]
+    headers = {"X-CSRFToken": str(admin.http.cookies["csrftoken"]), "Origin": stack.url}
+
+    def change(what: str) -> float:
+        reply = admin.http.post(f"/api/t/{here}/members/{people[0]['id']}/{what}", headers=headers)
+        assert reply.status_code == 200, reply.text
+        return time.monotonic()
+
+    with member.open(here) as closing, member.open(there) as staying:
+        closing.create(input="Tell me a story.", params={**LONG, "max_tokens": 150})
+        since = change("suspend")
+        assert closing.closed() == 4440
+        assert time.monotonic() - since < 1.5
+        assert member.http.get(f"/t/{here}/").status_code == 404
+        with member.open(here) as again:
+            assert again.closed() == 4403
+        staying.send(type="ping")
+        assert staying.read()["type"] == "pong"
+        assert member.http.get(f"/t/{there}/").status_code == 200
+    change("resume")
+    with member.open(here) as socket:
+        assert socket.hello["type"] == "session.created"
+    rows(
+        stack,
+        "DELETE FROM tenants_membership WHERE user_id = (SELECT id FROM accounts_user WHERE email = ?)"
+        " AND tenant_id = (SELECT id FROM tenants_tenant WHERE slug = ?)",
+        email,
+        there,
+    )
+    stack.wait_idle()
+
+
 def test_a_key_that_may_not_send_system_messages_is_told_so(stack: Stack, open_socket: Any) -> None:
     slug = stack.demo["tenants"][1]["slug"]
     secret = manage(
