@@ -125,9 +125,9 @@ ACTIONS: dict[str, Callable[[Access, Membership, HttpRequest], str]] = {
 }
 
 
-@tenant_page(Permission.READ_MEMBERS, methods=("POST",))
+@tenant_page(Permission.MANAGE_MEMBERS, methods=("POST",))
 def act(request: HttpRequest, access: Access, member_id: UUID, action: str) -> HttpResponse:
-    """One action on one member. What it needs beyond seeing the page, the service asks for."""
+    """One action on one member. What it needs beyond that, the service asks for."""
     if action not in ACTIONS:
         raise Http404
     try:

@@ -267,7 +267,10 @@ def accept(*, token: str, user: User) -> Tenant:
 
 
 def join_with_new_account(*, token: str, name: str, password: str) -> tuple[Tenant, User]:
-    """An account for the invited address, verified by the link, and its membership. Raises BadInput with the field."""
+    """An account for the invited address, and its membership. Raises BadInput with the field.
+
+    The link proves the address where it came by mail; one that was handed over proves nothing.
+    """
     cleaned = clean_name(name)
     if not 0 < len(cleaned) <= 120:
         raise BadInput("Write your name in 1 to 120 characters.", param="name")
@@ -282,7 +285,7 @@ def join_with_new_account(*, token: str, name: str, password: str) -> tuple[Tena
             raise BadInput(" ".join(error.messages), param="password") from None
         user.set_password(password)
         user.save()
-        EmailAddress.objects.create(user=user, email=user.email, verified=True, primary=True)
+        EmailAddress.objects.create(user=user, email=user.email, verified=mail_is_set_up(), primary=True)
         _join(invitation, user)
     return invitation.tenant, user
 

@@ -63,6 +63,17 @@ def entries() -> list[tuple[str, str]]:
     return [(entry.action, entry.object_name) for entry in AuditEntry.objects.order_by("id")]
 
 
+@pytest.mark.parametrize(("backend", "proved"), [("locmem", True), ("console", False)])
+def test_a_link_proves_an_address_only_where_it_came_by_mail(
+    team: Team, settings: Any, backend: str, proved: bool
+) -> None:
+    """Else whoever copies a link could have an account with somebody else's address, and it would count as theirs."""
+    settings.EMAIL_BACKEND = f"django.core.mail.backends.{backend}.EmailBackend"
+    token = invitations.token(one(team, "ada@example.org", "member"))
+    _, user = invitations.join_with_new_account(token=token, name="Ada", password=PASSWORD)
+    assert EmailAddress.objects.get(user=user).verified is proved
+
+
 def test_who_has_no_account_makes_one_by_the_link_and_is_in(team: Team) -> None:
     invitation = one(team, "Ada+work@Example.ORG", "editor")
     with no_scope():
@@ -72,7 +83,6 @@ def test_who_has_no_account_makes_one_by_the_link_and_is_in(team: Team) -> None:
     assert tenant == team.tenant
     assert (user.email, user.name) == ("ada+work@example.org", "Ada Lovelace")
     assert user.check_password(PASSWORD)
-    assert EmailAddress.objects.get(user=user).verified
     assert Membership.objects.get(user=user).role == "editor"
     assert state_of(invitations.token(invitation)) == "used"
     assert entries() == [("invitation.created", "ada+work@example.org"), ("member.joined", "ada+work@example.org")]
