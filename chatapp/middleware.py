@@ -76,7 +76,11 @@ class ScopeMiddleware:
     def _scope(request: HttpRequest) -> AbstractContextManager[None]:
         request.request_id = request_id(request.headers.get("x-request-id", ""))  # type: ignore[attr-defined]
         forwarded = request.headers.get("X-Forwarded-For", "")
-        set_source(client_address(request.META.get("REMOTE_ADDR"), forwarded), request.request_id)  # type: ignore[attr-defined]
+        set_source(
+            client_address(request.META.get("REMOTE_ADDR"), forwarded),
+            request.request_id,  # type: ignore[attr-defined]
+            request.headers.get("Origin"),
+        )
         return scope.unscoped("admin") if request.path.startswith("/admin/") else scope.no_scope()
 
 

@@ -88,10 +88,10 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         await self.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         self._start(self._send_all())
         try:
-            self.access = await self.let_in()
             # Frames are handled in this very context, and their tasks inherit it.
-            scope.enter(self.access.tenant)
             set_source(*_where_from(self.scope))
+            self.access = await self.let_in()
+            scope.enter(self.access.tenant)
         except NotLetIn as refusal:
             self._put(frames.Error(code=refusal.code, message=refusal.message, retryable=False))
             self.outbox.close(refusal.close)
@@ -372,12 +372,17 @@ def _place_of(generation: Generation) -> tuple[int, str | None]:
     return position, str(message.parent_id) if message is not None and message.parent_id else None
 
 
-def _where_from(opened: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The client's address and an id of the socket, for the audit log."""
+def _where_from(opened: Mapping[str, Any]) -> tuple[str | None, str, str | None]:
+    """The client's address, an id of the socket, and the page's origin: for the audit log and the limits of keys."""
     headers = dict(opened.get("headers", ()))
     peer = (opened.get("client") or (None,))[0]
     forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")
-    return client_address(peer, forwarded), request_id(headers.get(b"x-request-id", b"").decode("latin-1"))
+    origin = headers.get(b"origin")
+    return (
+        client_address(peer, forwarded),
+        request_id(headers.get(b"x-request-id", b"").decode("latin-1")),
+        origin.decode("latin-1") if origin is not None else None,
+    )
 
 
 class UiConsumer(ResponseConsumer):
@@ -404,14 +409,8 @@ class ApiConsumer(ResponseConsumer):
     """/ws/v1: an API key, as Bearer header or as the subprotocols octavo.v1 and octavo.key.<key>. No cookie counts."""
 
     async def let_in(self) -> Access:
-        key = key_of_socket(self.scope)
-        if key is None:
-            raise NotLetIn(
-                "unauthenticated",
-                "Send your API key as 'Authorization: Bearer …' or as the subprotocol octavo.key.….",
-                frames.CLOSE_UNAUTHENTICATED,
-            )
         try:
-            return await in_thread(access_for_key, key)
-        except BadKey:
-            raise NotLetIn("invalid_api_key", "This API key is not valid.", frames.CLOSE_UNAUTHENTICATED) from None
+            return await in_thread(access_for_key, key_of_socket(self.scope))
+        except BadKey as bad:
+            close = frames.CLOSE_UNAUTHENTICATED if bad.status == 401 else frames.CLOSE_FORBIDDEN
+            raise NotLetIn(bad.code, bad.message, close) from None

@@ -17,9 +17,10 @@ from django.views.decorators.csrf import csrf_exempt
 from chatapp import scope
 from chatapp.api import openai_types as wire
 from chatapp.api.answering import in_thread
-from chatapp.api.keys import from_authorization
+from chatapp.api.cross_origin import allow, is_preflight, preflight
+from chatapp.api.keys import key_of_request
 from chatapp.errors import Refusal
-from chatapp.tenants.access import Access, BadKey, access_for_key
+from chatapp.tenants.access import BadKey, access_for_key
 
 log = structlog.get_logger(__name__)
 
@@ -76,9 +77,12 @@ def with_key(*methods: str) -> Callable[[View], Any]:
         @csrf_exempt
         @wraps(view)
         async def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if is_preflight(request):
+                return preflight(request, methods)
             response = await _answered(view, methods, request, *args, **kwargs)
             response["x-request-id"] = request.request_id  # type: ignore[attr-defined]
             response["Cache-Control"] = "no-store"
+            allow(request, response)
             return response
 
         return wrapped
@@ -94,12 +98,14 @@ async def _answered(
         response["Allow"] = ", ".join(methods)
         return response
     try:
-        access = await _access(request)
+        access = await in_thread(access_for_key, key_of_request(request))
         scope.enter(access.tenant)
+        request.access = access  # type: ignore[attr-defined]
         return await view(request, access, *args, **kwargs)
     except BadKey as bad:
-        response = error(401, str(bad), code="invalid_api_key")
-        response["WWW-Authenticate"] = "Bearer"
+        response = error(bad.status, bad.message, code=bad.code)
+        if bad.status == 401:
+            response["WWW-Authenticate"] = "Bearer"
         return response
     except TooLarge:
         return error(413, f"The body may have {settings.OCTAVO_MAX_BODY:,} bytes at most.", code="too_large")
@@ -112,13 +118,3 @@ async def _answered(
     except Exception:
         log.exception("api.failed", path=request.path)
         return error(500, "Something went wrong on our side.", code="internal")
-
-
-async def _access(request: HttpRequest) -> Access:
-    key = from_authorization(request.headers.get("Authorization", ""))
-    if key is None:
-        raise BadKey("No API key was sent. Send it as 'Authorization: Bearer octv_…'.")
-    try:
-        return await in_thread(access_for_key, key)
-    except BadKey:
-        raise BadKey("This API key is not valid: it is unknown or was revoked.") from None

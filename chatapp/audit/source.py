@@ -13,17 +13,20 @@ from django.conf import settings
 class Source:
     address: str | None = None
     request_id: str = ""
+    # What a browser says its page is from; None where no Origin was sent. A key may be bound to some.
+    origin: str | None = None
 
 
-_source: ContextVar[Source] = ContextVar("source", default=Source())  # noqa: B039  it is frozen
+NOWHERE = Source()
+_source: ContextVar[Source] = ContextVar("source", default=NOWHERE)
 
 
 def source() -> Source:
     return _source.get()
 
 
-def set_source(address: str | None, request_id: str) -> None:
-    _source.set(Source(address, request_id))
+def set_source(address: str | None, request_id: str, origin: str | None = None) -> None:
+    _source.set(Source(address, request_id, origin))
 
 
 def client_address(peer: str | None, forwarded_for: str) -> str | None:

@@ -25,7 +25,7 @@ from chatapp.prompts import selectors as prompts
 from chatapp.prompts.services import publish
 from chatapp.scope import unscoped
 from chatapp.tenants.access import BadKey, access_for_key
-from chatapp.tenants.models import Role, Tenant
+from chatapp.tenants.models import KeyScope, Role, Tenant
 from chatapp.tenants.services import add_member, create_api_key
 
 KEY_NAME = "Demo"
@@ -103,7 +103,7 @@ def _key(tenant: Tenant, secret: str) -> str:
             return secret
     # Nobody knows the secrets of the former ones any more.
     tenant.api_keys.filter(name=KEY_NAME, revoked_at=None).update(revoked_at=timezone.now())
-    return create_api_key(tenant=tenant, name=KEY_NAME, own_system_message=True)[1]
+    return create_api_key(tenant=tenant, name=KEY_NAME, scopes=(KeyScope.CHAT, KeyScope.SYSTEM))[1]
 
 
 def _write(path: Path, file: dict[str, Any]) -> None:

@@ -17,33 +17,49 @@ from django.utils import timezone
 from chatapp.accounts.models import User
 from chatapp.audit.models import ActorKind
 from chatapp.audit.services import Actor
-from chatapp.errors import Forbidden
+from chatapp.audit.source import NOWHERE, Source, source
+from chatapp.errors import Forbidden, Refusal
 from chatapp.scope import unscoped
-from chatapp.tenants.models import KEY_PREFIX, SHOWN_CHARACTERS, ApiKey, Membership, Tenant, hash_key
-from chatapp.tenants.permissions import OF_ROLE, OF_SCOPE, Permission, Role
+from chatapp.tenants.key_limits import network_admitted, origin_admitted
+from chatapp.tenants.models import KEY_PREFIX, SHOWN_CHARACTERS, ApiKey, KeyState, Membership, Tenant, hash_key
+from chatapp.tenants.permissions import OF_ROLE, Permission, Role
 
 # How exact `last_used_at` is; a write per request would be a write in the request path.
 LAST_USE_EVERY = timedelta(minutes=1)
 # The same of a member's `last_seen_at`: whoever reads a list of people needs no more.
 SEEN_EVERY = timedelta(minutes=5)
+NO_HASH = hash_key("")
 
 
 class NoAccess(Exception):
     """No such tenant for this user."""
 
 
-class BadKey(Exception):
-    """No key, a wrong one, or one that was revoked."""
+class BadKey(Refusal):
+    """A key that opens nothing. Only who has the whole secret is told more than that it is unknown."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    def __init__(self, message: str = "This API key is not valid: it is unknown.", *, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+
+
+class NotFromHere(BadKey):
+    """A right key at a place that it is not for."""
+
+    status = 403
 
 
 @dataclass(frozen=True)
 class Access:
-    """Exactly one of `user` and `key` is set; `role` is None for a key."""
+    """Exactly one of `user` and `key` is set; `role` is None for a key. `source`: where a key was used from."""
 
     tenant: Tenant
     user: User | None = None
     key: ApiKey | None = None
     role: str | None = None
+    source: Source = NOWHERE
 
     @property
     def principal(self) -> str:
@@ -67,7 +83,7 @@ class Access:
     @property
     def permissions(self) -> frozenset[Permission]:
         if self.key is not None:
-            return frozenset[Permission]().union(*(OF_SCOPE[scope] for scope in self.key.scopes))
+            return self.key.permissions
         return OF_ROLE[Role(self.role)] if self.role else frozenset()
 
     def may(self, permission: Permission) -> bool:
@@ -99,26 +115,60 @@ def access_for_user(user: User | AnonymousUser, slug: str) -> Access:
 
 @unscoped("access")
 def access_for_key(secret: str) -> Access:
-    """The key's tenant. Raises BadKey. Compares hashes in constant time; the shown prefix finds the candidates."""
+    """The key's tenant, for a request from where audit's source() says. Raises BadKey.
+
+    The shown prefix finds the candidates, and hashes are compared in constant time, one at least: an unknown prefix
+    answers no sooner. Whatever else is wrong with a key is looked at, and said, only once the secret has been proved.
+    """
     if not secret.startswith(KEY_PREFIX) or not secret.isascii():
         raise BadKey
     digest = hash_key(secret)
-    candidates = ApiKey.objects.select_related("tenant").filter(prefix=secret[:SHOWN_CHARACTERS], revoked_at=None)
-    for key in candidates.filter(tenant__suspended_at=None):
+    candidates = list(ApiKey.objects.select_related("tenant").filter(prefix=secret[:SHOWN_CHARACTERS]))
+    found = None
+    for key in candidates:
         if hmac.compare_digest(key.hash, digest):
-            _note_use(key)
-            return Access(tenant=key.tenant, key=key)
-    raise BadKey
+            found = key
+    if not candidates:
+        hmac.compare_digest(NO_HASH, digest)
+    if found is None:
+        raise BadKey
+    came = source()
+    _admit(found, came)
+    _note_use(found, came)
+    return Access(tenant=found.tenant, key=found, source=came)
+
+
+def _admit(key: ApiKey, came: Source) -> None:
+    """Raises BadKey with the reason, for the holder of the key."""
+    if key.state == KeyState.REVOKED:
+        raise BadKey("This API key was revoked. Ask an admin of your team for another.")
+    if key.state == KeyState.EXPIRED:
+        assert key.expires_at is not None
+        raise BadKey(f"This API key expired on {key.expires_at:%Y-%m-%d at %H:%M} UTC. Ask an admin for another.")
+    if key.tenant.suspended_at is not None:
+        raise NotFromHere("This key's team is suspended. Ask the operator of this Octavo.", code="team_suspended")
+    if not network_admitted(key.allowed_networks, came.address):
+        raise NotFromHere(
+            f"This API key may not be used from the address {came.address or 'of this request'}. An admin can add it.",
+            code="address_not_allowed",
+        )
+    if not origin_admitted(key.allowed_origins, came.origin):
+        said = f"from {came.origin[:200]}" if came.origin else "without an Origin header"
+        raise NotFromHere(
+            f"This API key may not be used {said}: it is for web pages that an admin lists.", code="origin_not_allowed"
+        )
 
 
 @unscoped("access")
 def revoked(accesses: Collection[Access]) -> set[Access]:
-    """Those of the given accesses that do not hold any more: key revoked, membership or role gone, account closed."""
+    """Those of the given accesses that do not hold any more.
+
+    A key: revoked, expired, with other scopes, or not for where it is used from. A person: membership, role or account
+    gone.
+    """
     keys = {access.key.pk for access in accesses if access.key is not None}
     users = {access.user.pk for access in accesses if access.user is not None}
-    live_keys = set(
-        ApiKey.objects.filter(pk__in=keys, revoked_at=None, tenant__suspended_at=None).values_list("pk", flat=True)
-    )
+    live_keys = ApiKey.objects.select_related("tenant").in_bulk(keys) if keys else {}
     live_members = set(
         Membership.objects.filter(
             user__in=users, user__is_active=True, suspended_at=None, tenant__suspended_at=None
@@ -127,7 +177,8 @@ def revoked(accesses: Collection[Access]) -> set[Access]:
 
     def holds(access: Access) -> bool:
         if access.key is not None:
-            return access.key.pk in live_keys
+            now = live_keys.get(access.key.pk)
+            return now is not None and _still(now, access)
         assert access.user is not None
         return (access.tenant.pk, access.user.pk, access.role) in live_members
 
@@ -140,7 +191,16 @@ def _note_seen(membership: Membership) -> None:
         Membership.objects.filter(pk=membership.pk).update(last_seen_at=now)
 
 
-def _note_use(key: ApiKey) -> None:
+def _still(now: ApiKey, access: Access) -> bool:
+    assert access.key is not None
+    try:
+        _admit(now, access.source)
+    except BadKey:
+        return False
+    return set(now.scopes) == set(access.key.scopes)
+
+
+def _note_use(key: ApiKey, came: Source) -> None:
     now = timezone.now()
     if key.last_used_at is None or now - key.last_used_at > LAST_USE_EVERY:
-        ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
+        ApiKey.objects.filter(pk=key.pk).update(last_used_at=now, last_used_address=came.address)

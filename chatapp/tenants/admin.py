@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin, TabularInline
 
 from chatapp.accounts.models import User
-from chatapp.tenants.models import ApiKey, Membership, Tenant
+from chatapp.audit.services import operator, record
+from chatapp.tenants.models import ApiKey, KeyScope, Membership, Tenant
 from chatapp.tenants.services import create_api_key, revoke_api_key
 
 
@@ -39,45 +42,67 @@ class MembershipAdmin(ModelAdmin):
     list_select_related = ("user", "tenant")
 
 
+class ApiKeyForm(forms.ModelForm):
+    scopes = forms.MultipleChoiceField(
+        choices=KeyScope.choices, widget=forms.CheckboxSelectMultiple, initial=[KeyScope.CHAT]
+    )
+
+    class Meta:
+        model = ApiKey
+        fields = ("tenant", "name", "scopes")
+
+    def clean_scopes(self) -> list[str]:
+        return [scope for scope in KeyScope.values if scope in self.cleaned_data["scopes"]]
+
+
 @admin.register(ApiKey)
 class ApiKeyAdmin(ModelAdmin):
-    list_display = ("name", "tenant", "prefix", "own_system_message", "created_at", "last_used_at", "revoked_at")
-    list_filter = ("tenant", "own_system_message")
+    """Where keys may be used from, and when they end, their team decides on its own page."""
+
+    form = ApiKeyForm
+    list_display = ("name", "tenant", "prefix", "scopes", "state", "created_at", "last_used_at", "expires_at")
+    list_filter = ("tenant",)
     search_fields = ("name", "prefix", "tenant__name")
     autocomplete_fields = ("tenant",)
     list_select_related = ("tenant",)
-    fields = (
-        "tenant",
-        "name",
-        "own_system_message",
+    readonly_fields = (
         "prefix",
         "created_by",
         "created_at",
+        "expires_at",
+        "allowed_origins",
+        "allowed_networks",
         "last_used_at",
+        "last_used_address",
         "revoked_at",
     )
+    fields = ("tenant", "name", "scopes", *readonly_fields)
     actions = ("revoke",)
 
     def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> tuple[str, ...]:
-        fixed = ("prefix", "created_by", "created_at", "last_used_at", "revoked_at")
-        return fixed if obj is None else ("tenant", *fixed)
+        return self.readonly_fields if obj is None else ("tenant", *self.readonly_fields)
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
-        if change:
-            obj.save(update_fields=["name", "own_system_message"])
-            return
         assert isinstance(request.user, User)
-        made, secret = create_api_key(
-            tenant=obj.tenant, name=obj.name, own_system_message=obj.own_system_message, created_by=request.user
-        )
+        actor = operator(request.user)
+        if change:
+            changed = {name: [form.initial.get(name), form.cleaned_data[name]] for name in form.changed_data}
+            obj.save(update_fields=["name", "scopes"])
+            details = {name: [str(was), str(now)] for name, (was, now) in changed.items()}
+            record("key.changed", actor=actor, tenant=obj.tenant, on=obj, details=details)
+            return
+        made, secret = create_api_key(tenant=obj.tenant, name=obj.name, scopes=obj.scopes, created_by=request.user)
+        record("key.created", actor=actor, tenant=obj.tenant, on=made, details={"scopes": ", ".join(made.scopes)})
         # The form's object stands for the row from here on, so that the admin logs and links the right one.
         obj.__dict__.update(made.__dict__)
         self.message_user(request, f"The key is {secret}. Copy it now: it is not shown again.", messages.WARNING)
 
     @admin.action(description="Revoke the selected keys")
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
-        for key in queryset:
-            revoke_api_key(key=key)
+        with transaction.atomic():
+            for key in queryset.select_related("tenant"):
+                if revoke_api_key(key=key):
+                    record("key.revoked", actor=operator(request.user), tenant=key.tenant, on=key)
         self.message_user(request, "The keys are revoked.")
 
     def has_delete_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:

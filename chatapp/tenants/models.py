@@ -8,14 +8,15 @@ import secrets
 from django.conf import settings
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
+from django.db.models.functions import Lower
 from django.utils import timezone
 
 from chatapp.ids import new_id
 from chatapp.owned import TenantOwned
-from chatapp.tenants.permissions import KeyScope, Role
+from chatapp.tenants.permissions import OF_SCOPE, KeyScope, Permission, Role
 from engine.protocol import MAX_QUEUED
 
-__all__ = ["Accent", "ApiKey", "Invitation", "KeyScope", "Membership", "Role", "Tenant"]
+__all__ = ["Accent", "ApiKey", "Invitation", "KeyScope", "KeyState", "Membership", "Role", "Tenant"]
 
 KEY_PREFIX = "octv_"
 # Enough to find a key's row; 24 bits that tell an attacker nothing about the other 232.
@@ -68,6 +69,15 @@ class Tenant(models.Model):
     @property
     def model(self) -> str:
         return self.default_model or settings.OCTAVO_MODEL_NAME
+
+
+class KeyState(models.TextChoices):
+    """Not stored: it follows from a key's times. A replaced key works until its overlap ends."""
+
+    ACTIVE = "active", "Active"
+    REPLACED = "replaced", "Replaced"
+    EXPIRED = "expired", "Expired"
+    REVOKED = "revoked", "Revoked"
 
 
 class Membership(TenantOwned):
@@ -140,8 +150,15 @@ def hash_key(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def only_chat() -> list[str]:
+    return [KeyScope.CHAT.value]
+
+
 class ApiKey(TenantOwned):
-    """A tenant's key for the APIs. The secret is shown once; here are its hash and its first characters."""
+    """A tenant's key for the APIs. The secret is shown once; here are its hash and its first characters.
+
+    Rotation gives it a successor with the same rights (`replaces`); both work until the old one's `expires_at`.
+    """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="api_keys")
@@ -149,19 +166,53 @@ class ApiKey(TenantOwned):
     prefix = models.CharField(max_length=20, db_index=True, editable=False)
     hash = models.CharField(max_length=64, unique=True, editable=False)
     salt = models.CharField(max_length=64, default=new_salt, editable=False)
-    own_system_message = models.BooleanField(default=False, help_text="May send a system message of its own.")
+    # Values of KeyScope, in its order.
+    scopes = models.JSONField(default=only_chat)
+    # Where it may be used from; an empty list means anywhere (chatapp.tenants.key_limits).
+    allowed_origins = models.JSONField(default=list, blank=True)
+    allowed_networks = models.JSONField(default=list, blank=True)
+    # Who made it: a person, or another key. People who leave leave their keys behind.
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL)
+    created_with = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="minted")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    last_used_address = models.GenericIPAddressField(null=True, blank=True, editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    # One successor at most: of two people who rotate at once the second is told.
+    replaces = models.OneToOneField(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="successor", editable=False
+    )
+    replaced_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        indexes = [models.Index(fields=["tenant", "-created_at"], name="apikey_list")]
+        constraints = [
+            models.UniqueConstraint(
+                "tenant",
+                Lower("name"),
+                condition=models.Q(revoked_at=None, replaced_at=None),
+                name="apikey_name_once",
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.prefix}… ({self.name})"
 
     @property
-    def active(self) -> bool:
-        return self.revoked_at is None
+    def state(self) -> KeyState:
+        if self.revoked_at is not None:
+            return KeyState.REVOKED
+        if self.expires_at is not None and self.expires_at <= timezone.now():
+            return KeyState.EXPIRED
+        return KeyState.REPLACED if self.replaced_at is not None else KeyState.ACTIVE
 
     @property
-    def scopes(self) -> frozenset[KeyScope]:
-        return frozenset({KeyScope.CHAT, KeyScope.SYSTEM} if self.own_system_message else {KeyScope.CHAT})
+    def active(self) -> bool:
+        """It opens doors; also while its successor does already."""
+        return self.state in (KeyState.ACTIVE, KeyState.REPLACED)
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        """A scope that this version does not know gives nothing."""
+        return frozenset[Permission]().union(*(OF_SCOPE[KeyScope(s)] for s in self.scopes if s in KeyScope.values))

@@ -12,7 +12,7 @@ import redis
 from chatapp.accounts.models import User
 from chatapp.prompts.services import publish
 from chatapp.tenants.access import Access, access_for_key, access_for_user
-from chatapp.tenants.models import Role, Tenant
+from chatapp.tenants.models import KeyScope, Role, Tenant
 from chatapp.tenants.services import add_member, create_api_key
 from engine import protocol
 from engine.protocol import Delta, Finished, Part, Request, Started, Tell, Usage, WorkerDetails
@@ -45,7 +45,7 @@ def make_team(slug: str) -> Team:
     publish(tenant=tenant, text=f"You answer for {slug}.")
     for name, role in (("owner", Role.OWNER), ("member", Role.MEMBER)):
         add_member(tenant=tenant, user=User.objects.create_user(f"{name}@{slug}.test", "a password"), role=role)
-    secret = create_api_key(tenant=tenant, name="tests", own_system_message=True)[1]
+    secret = create_api_key(tenant=tenant, name="tests", scopes=(KeyScope.CHAT, KeyScope.SYSTEM))[1]
     return Team(
         tenant=tenant,
         owner=access_for_user(User.objects.get(email=f"owner@{slug}.test"), slug),

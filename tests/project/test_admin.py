@@ -55,7 +55,7 @@ def test_members_and_owners_of_teams_have_no_admin(client: Client, team: Team, n
 def test_a_key_made_here_is_shown_once_and_works(operator: Client, team: Team) -> None:
     from chatapp.tenants.access import access_for_key
 
-    data = {"tenant": str(team.tenant.pk), "name": "For the website", "own_system_message": ""}
+    data = {"tenant": str(team.tenant.pk), "name": "For the website", "scopes": ["chat"]}
     page = operator.post(reverse("admin:tenants_apikey_add"), data, follow=True).content.decode()
     assert page.count("octv_") >= 1
     start = page.index("The key is octv_") + len("The key is ")
@@ -63,7 +63,7 @@ def test_a_key_made_here_is_shown_once_and_works(operator: Client, team: Team) -
     access = access_for_key(secret)
     assert access.tenant == team.tenant
     assert access.key is not None
-    assert not access.key.own_system_message
+    assert access.key.scopes == ["chat"]
     again = operator.get(reverse("admin:tenants_apikey_changelist")).content.decode()
     assert secret not in again
 

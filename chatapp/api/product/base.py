@@ -16,9 +16,9 @@ from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.security import APIKeyCookie, HttpBearer
 
 from chatapp import scope
-from chatapp.api.keys import from_authorization
+from chatapp.api.keys import key_of_request, sends_key
 from chatapp.errors import NotFound, Refusal
-from chatapp.tenants.access import Access, BadKey, NoAccess, access_for_key, access_for_user
+from chatapp.tenants.access import Access, NoAccess, access_for_key, access_for_user
 from chatapp.tenants.permissions import Permission
 
 log = structlog.get_logger(__name__)
@@ -76,14 +76,10 @@ class ByKey(HttpBearer):
         super().__init__()
 
     def __call__(self, request: HttpRequest) -> Access | None:
-        key = from_authorization(request.headers.get("Authorization", ""))
-        return None if key is None else self.authenticate(request, key)
+        return self.authenticate(request, key_of_request(request)) if sends_key(request) else None
 
     def authenticate(self, request: HttpRequest, token: str) -> Access:
-        try:
-            access = access_for_key(token)
-        except BadKey:
-            raise Refusal("This API key is not valid: it is unknown or was revoked.", code="invalid_api_key") from None
+        access = access_for_key(token)
         if access.tenant.slug != _slug(request):
             raise NotFound(NO_TEAM)
         return _allowed(request, access, self.permission)
@@ -111,8 +107,9 @@ def _answer(request: HttpRequest, status: int, code: str, message: str, param: s
 
 @api.exception_handler(Refusal)
 def _refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
-    status = 401 if refusal.code == "invalid_api_key" else refusal.status
-    response = _answer(request, status, refusal.code, refusal.message, refusal.param)
+    response = _answer(request, refusal.status, refusal.code, refusal.message, refusal.param)
+    if refusal.status == 401:
+        response["WWW-Authenticate"] = "Bearer"
     if refusal.retry_after_s is not None:
         response["Retry-After"] = str(refusal.retry_after_s)
     return response

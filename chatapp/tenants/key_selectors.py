@@ -1,0 +1,85 @@
+"""What can be read of a team's API keys. Call in the team's scope."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.utils import timezone
+
+from chatapp.errors import BadInput, NotFound
+from chatapp.ids import NO_ID, parse_id
+from chatapp.tenants.access import Access
+from chatapp.tenants.models import SHOWN_CHARACTERS, ApiKey, KeyState, Membership
+from chatapp.tenants.permissions import Permission
+
+PAGE = 50
+ALL = "all"
+WORKING = "working"
+
+
+@dataclass(frozen=True)
+class Page:
+    """Newest first. `next` is the cursor of what comes behind, None at the end."""
+
+    items: Sequence[ApiKey]
+    next: str | None
+
+
+def _in_state(state: str, now: datetime) -> Q:
+    ended = Q(expires_at__lte=now)
+    return {
+        ALL: Q(),
+        WORKING: Q(revoked_at=None) & ~ended,
+        KeyState.ACTIVE: Q(revoked_at=None, replaced_at=None) & ~ended,
+        KeyState.REPLACED: Q(revoked_at=None, replaced_at__isnull=False) & ~ended,
+        KeyState.EXPIRED: Q(revoked_at=None) & ended,
+        KeyState.REVOKED: Q(revoked_at__isnull=False),
+    }[state]
+
+
+STATES = (WORKING, *KeyState.values, ALL)
+
+
+def _keys(access: Access) -> QuerySet[ApiKey]:
+    """With `maker_is_here`: whether the person who made it still belongs to the team."""
+    access.require(Permission.READ_KEYS)
+    here = Membership.objects.filter(user=OuterRef("created_by"), tenant=OuterRef("tenant"))
+    return ApiKey.objects.select_related("created_by", "created_with", "replaces", "successor").annotate(
+        maker_is_here=Exists(here)
+    )
+
+
+def keys(access: Access, *, state: str = WORKING, text: str = "", cursor: str = "", limit: int = PAGE) -> Page:
+    if state not in STATES:
+        raise BadInput(f"There is no such state; there are {', '.join(STATES)}.", param="state")
+    found = _keys(access).filter(_in_state(state, timezone.now())).order_by("-created_at", "-id")
+    text = text.strip()
+    if text:
+        # Whoever pastes a whole key finds it by its shown part.
+        found = found.filter(Q(name__icontains=text) | Q(prefix__startswith=text[:SHOWN_CHARACTERS]))
+    if cursor:
+        stamp, _, last = cursor.partition("_")
+        try:
+            moment = datetime.fromisoformat(stamp)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None or parse_id(last) == NO_ID:
+            raise BadInput("The cursor is none that was given out.", param="cursor")
+        found = found.filter(Q(created_at__lt=moment) | Q(created_at=moment, id__lt=parse_id(last)))
+    items = list(found[: limit + 1])
+    more, items = len(items) > limit, items[:limit]
+    return Page(items, f"{items[-1].created_at.isoformat()}_{items[-1].pk}" if more else None)
+
+
+def count(access: Access) -> int:
+    return _keys(access).count()
+
+
+def key(access: Access, key_id: object) -> ApiKey:
+    found = _keys(access).filter(pk=parse_id(key_id)).first()
+    if found is None:
+        raise NotFound("There is no such key.")
+    return found
