@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-from chatapp.dashboard import audit, invitations, members, team, views
+from chatapp.dashboard import audit, invitations, keys, members, team, views
 
 urlpatterns = [
     path("admin/occupancy/", admin.site.admin_view(views.occupancy), name="occupancy"),
@@ -23,4 +23,9 @@ urlpatterns = [
     path("t/<slug:slug>/admin/settings", team.settings, name="tenant-settings"),
     path("t/<slug:slug>/leave", members.leave, name="tenant-leave"),
     path("invitations/<str:token>", invitations.accept, name="invitation"),
+    path("t/<slug:slug>/admin/keys", keys.index, name="tenant-keys"),
+    path("t/<slug:slug>/admin/keys/new", keys.create, name="tenant-key-new"),
+    path("t/<slug:slug>/admin/keys/<uuid:key_id>", keys.detail, name="tenant-key"),
+    path("t/<slug:slug>/admin/keys/<uuid:key_id>/rotate", keys.rotate, name="tenant-key-rotate"),
+    path("t/<slug:slug>/admin/keys/<uuid:key_id>/revoke", keys.revoke, name="tenant-key-revoke"),
 ]

@@ -47,9 +47,8 @@ def _keys(access: Access) -> QuerySet[ApiKey]:
     """With `maker_is_here`: whether the person who made it still belongs to the team."""
     access.require(Permission.READ_KEYS)
     here = Membership.objects.filter(user=OuterRef("created_by"), tenant=OuterRef("tenant"))
-    return ApiKey.objects.select_related("created_by", "created_with", "replaces", "successor").annotate(
-        maker_is_here=Exists(here)
-    )
+    found = ApiKey.objects.filter(tenant=access.tenant).annotate(maker_is_here=Exists(here))
+    return found.select_related("created_by", "created_with", "replaces", "successor")
 
 
 def keys(access: Access, *, state: str = WORKING, text: str = "", cursor: str = "", limit: int = PAGE) -> Page:

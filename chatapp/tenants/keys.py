@@ -82,7 +82,7 @@ def rotate_key(*, access: Access, key_id: object, overlap: str) -> tuple[ApiKey,
     access.require(Permission.MANAGE_KEYS)
     if overlap not in Overlap.values:
         raise BadInput(f"Choose one of {', '.join(Overlap.values)}.", param="overlap")
-    old = _usable(key_id)
+    old = _usable(access, key_id)
     if old.state == KeyState.EXPIRED:
         raise Conflict("This key has expired. Give it a later expiry first, or create a new one.")
     limits = _limits_of(old)
@@ -112,7 +112,7 @@ def rotate_key(*, access: Access, key_id: object, overlap: str) -> tuple[ApiKey,
 def change_key(*, access: Access, key_id: object, changes: Mapping[str, Any]) -> ApiKey:
     """Change name, scopes, expires_at, allowed_origins or allowed_networks; what is not named stays."""
     access.require(Permission.MANAGE_KEYS)
-    key = _usable(key_id)
+    key = _usable(access, key_id)
     _hold_to_own(access, _limits_of(key))
     before = _limits_of(key)
     name = _name(changes["name"]) if "name" in changes else key.name
@@ -128,7 +128,7 @@ def change_key(*, access: Access, key_id: object, changes: Mapping[str, Any]) ->
     if not details:
         return key
     if name.lower() != key.name.lower():
-        _free_name(name)
+        _free_name(access, name)
     try:
         with transaction.atomic():
             ApiKey.objects.filter(pk=key.pk).update(name=name, **vars(after))
@@ -143,7 +143,7 @@ def change_key(*, access: Access, key_id: object, changes: Mapping[str, Any]) ->
 def revoke_key(*, access: Access, key_id: object) -> ApiKey:
     """It ends for good, its open sockets within a second. Again on a revoked key: nothing happens."""
     access.require(Permission.MANAGE_KEYS)
-    key = _found(key_id)
+    key = _found(access, key_id)
     if revoke_api_key(key=key):
         record("key.revoked", actor=access.actor, tenant=access.tenant, on=key)
     key.refresh_from_db()
@@ -153,15 +153,15 @@ def revoke_key(*, access: Access, key_id: object) -> ApiKey:
 # --- checks -------------------------------------------------------------------------------------------------------
 
 
-def _found(key_id: object) -> ApiKey:
-    key = ApiKey.objects.filter(pk=parse_id(key_id)).first()
+def _found(access: Access, key_id: object) -> ApiKey:
+    key = ApiKey.objects.filter(tenant=access.tenant, pk=parse_id(key_id)).first()
     if key is None:
         raise NotFound("There is no such key.")
     return key
 
 
-def _usable(key_id: object) -> ApiKey:
-    key = _found(key_id)
+def _usable(access: Access, key_id: object) -> ApiKey:
+    key = _found(access, key_id)
     if key.state == KeyState.REVOKED:
         raise Conflict("This key was revoked, which is for good. Create a new one.")
     if key.replaced_at is not None:
@@ -227,8 +227,8 @@ def _hold_to_own(access: Access, limits: Limits) -> None:
         raise Forbidden("A key cannot give a key wider networks than its own.", param="allowed_networks")
 
 
-def _free_name(name: str) -> None:
-    taken = ApiKey.objects.filter(name__iexact=name, revoked_at=None, replaced_at=None).first()
+def _free_name(access: Access, name: str) -> None:
+    taken = ApiKey.objects.filter(tenant=access.tenant, name__iexact=name, revoked_at=None, replaced_at=None).first()
     if taken is not None:
         raise _name_taken(name, expired=taken.state == KeyState.EXPIRED)
 
@@ -240,7 +240,7 @@ def _name_taken(name: str, *, expired: bool = False) -> Conflict:
 
 
 def _make(access: Access, name: str, limits: Limits, *, replaces: ApiKey | None = None) -> tuple[ApiKey, str]:
-    _free_name(name)
+    _free_name(access, name)
     try:
         with transaction.atomic():
             return create_api_key(

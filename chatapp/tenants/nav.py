@@ -24,6 +24,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Members", "users", "tenant-members", Permission.READ_MEMBERS),
     Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),
     Entry("Settings", "settings", "tenant-settings", Permission.MANAGE_SETTINGS),
+    Entry("API keys", "key-round", "tenant-keys", Permission.READ_KEYS),
 )
 
 

@@ -20,6 +20,10 @@ function tellTimes() {
 tellTimes();
 setInterval(tellTimes, 30_000);
 
+/* Days that are asked for are days where the reader is (chatapp/dashboard/zones.py). */
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+if (zone) document.cookie = `zone=${zone}; path=/; max-age=31536000; samesite=lax`;
+
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-opens]");
   if (opener) document.getElementById(opener.dataset.opens)?.showModal();

@@ -7,6 +7,7 @@ fails here until somebody has thought about it.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -60,6 +61,10 @@ ADDRESSES: dict[str, str] = {
     "api/t/<slug>/invitations": MANAGED,
     "api/t/<slug>/invitations/<uuidstr:invitation_id>": MANAGED,
     "api/t/<slug>/invitations/<uuidstr:invitation_id>/resend": MANAGED,
+    "api/t/<slug>/audit/export": MANAGED,
+    "api/t/<slug>/keys": MANAGED,
+    "api/t/<slug>/keys/<uuid:key_id>": MANAGED,
+    "api/t/<slug>/keys/<uuid:key_id>/rotate": MANAGED,
     "t/<slug:slug>/": FOREIGN,
     "t/<slug:slug>/admin/": MANAGED,
     "t/<slug:slug>/admin/members": MANAGED,
@@ -72,6 +77,12 @@ ADDRESSES: dict[str, str] = {
     "t/<slug:slug>/admin/settings": MANAGED,
     "t/<slug:slug>/leave": FOREIGN,
     "invitations/<str:token>": BY_TOKEN,
+    "t/<slug:slug>/admin/audit/export": MANAGED,
+    "t/<slug:slug>/admin/keys": MANAGED,
+    "t/<slug:slug>/admin/keys/new": MANAGED,
+    "t/<slug:slug>/admin/keys/<uuid:key_id>": MANAGED,
+    "t/<slug:slug>/admin/keys/<uuid:key_id>/rotate": MANAGED,
+    "t/<slug:slug>/admin/keys/<uuid:key_id>/revoke": MANAGED,
     "t/<slug:slug>/c/<uuid:conversation_id>": FOREIGN,
 }
 # Whole packages, by the beginning of their addresses.
@@ -128,6 +139,13 @@ class Theirs:
             key = hexed(told[0]["response_id"])
             wait_for(lambda key=key: rows(stack, "SELECT 1 FROM chat_generation WHERE id = ? AND ended_at", key))
 
+        (self.key,) = rows(stack, "SELECT id FROM tenants_apikey WHERE prefix = ?", stack.key()[:9])[0]
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """What stands in addresses, by its name there."""
+        return {"conversation_id": self.conversation, "key_id": str(uuid.UUID(self.key))}
+
     @property
     def conversation(self) -> str:
         return str(self.by_session[0]["conversation_id"])
@@ -146,7 +164,7 @@ def test_at_every_address_a_stranger_gets_404(stack: Stack, browser: Any, theirs
     foreign = [address for address, what in ADDRESSES.items() if what is FOREIGN]
     assert foreign
     for address in foreign:
-        path = "/" + re.sub(r"<\w+:conversation_id>", theirs.conversation, address)
+        path = "/" + re.sub(r"<\w+:(\w+_id)>", lambda found: theirs.ids[found[1]], address)
         there = re.sub(r"<(\w+:)?slug>", theirs.slug, path)
         assert theirs.member.http.get(there).status_code == 200, there
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
@@ -156,9 +174,11 @@ def test_at_every_address_a_stranger_gets_404(stack: Stack, browser: Any, theirs
             assert SECRET not in reply.text
         for anyone in (httpx.get(stack.url + there), httpx.get(stack.url + there, headers={"X-Tenant": theirs.slug})):
             assert anyone.status_code in (401, 302), there
+        if "_id>" in address:
+            # Through one's own tenant.
+            assert stranger.http.get(re.sub(r"<(\w+:)?slug>", own, path)).status_code == 404
         if "conversation_id" in address:
-            # Through one's own tenant, and as a colleague.
-            assert stranger.http.get(re.sub(r"<\w+:slug>", own, path)).status_code == 404
+            # As a colleague.
             assert colleague.http.get(there).status_code == 404
             assert theirs.member.http.get(re.sub(r"<\w+:slug>", own, path)).status_code == 404
     listed = colleague.http.get(f"/api/t/{theirs.slug}/conversations").json()

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from chatapp.api.product import audit, invitations, members, team
+from chatapp.api.product import audit, invitations, keys, members, team
 from chatapp.api.product.base import api
 
 api.add_router("", team.router)
 api.add_router("", members.router)
 api.add_router("", invitations.router)
 api.add_router("", audit.router)
+api.add_router("", keys.router)
 
 __all__ = ["api"]
