@@ -35,7 +35,7 @@ def carry_back(apps: Any, editor: Any) -> None:
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("tenants", "0002_roles"),
+        ("tenants", "0003_people"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
