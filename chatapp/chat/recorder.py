@@ -19,12 +19,14 @@ import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
 from django.utils import timezone
 
+from chatapp.chat import used
 from chatapp.chat.models import Conversation, Generation, Message, MessageStatus, State
 from chatapp.ids import parse_id
 from chatapp.logs import cause
 from chatapp.scope import unscoped
 from chatapp.streaming import finished
 from chatapp.streaming.finished import Entry
+from chatapp.usage.services import record as record_usage
 from engine.protocol import AnyEvent, Delta, Started, Terminal, Usage
 
 log = structlog.get_logger(__name__)
@@ -106,6 +108,7 @@ def write(generation: Generation, answer: Answer, state: State) -> bool:
         row.error_code, row.error_param = end.code or "", end.param or ""
         row.error_message = end.message or ""
     row.save()
+    record_usage(ended=used.ended(row))
     if row.message_id:
         status = {State.FINISHED: MessageStatus.DONE, State.CANCELLED: MessageStatus.STOPPED}.get(
             state, MessageStatus.FAILED

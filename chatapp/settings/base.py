@@ -184,6 +184,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "chatapp.chat.tasks.reap", "schedule": 5.0, "options": {"expires": 5.0}},
+    "usage": {"task": "chatapp.usage.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60.0}},
 }
 
 UNFOLD = {
