@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-from chatapp.dashboard import audit, invitations, keys, members, team, views
+from chatapp.dashboard import audit, invitations, keys, members, overview, team, usage, views
 
 urlpatterns = [
     path("admin/occupancy/", admin.site.admin_view(views.occupancy), name="occupancy"),
@@ -19,6 +19,11 @@ urlpatterns = [
         invitations.act,
         name="tenant-invitation-act",
     ),
+
+    path("t/<slug:slug>/admin/", overview.overview, name="tenant-overview"),
+    path("t/<slug:slug>/admin/usage", usage.usage, name="tenant-usage"),
+    path("t/<slug:slug>/admin/usage/export", usage.download_usage, name="tenant-usage-export"),
+    path("t/<slug:slug>/usage", usage.own, name="own-usage"),
     path("t/<slug:slug>/admin/audit", audit.log, name="tenant-audit"),
     path("t/<slug:slug>/admin/settings", team.settings, name="tenant-settings"),
     path("t/<slug:slug>/leave", members.leave, name="tenant-leave"),

@@ -25,6 +25,8 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),
     Entry("Settings", "settings", "tenant-settings", Permission.MANAGE_SETTINGS),
     Entry("API keys", "key-round", "tenant-keys", Permission.READ_KEYS),
+    Entry("Overview", "gauge", "tenant-overview", Permission.READ_DASHBOARD),
+    Entry("Usage", "chart-column", "tenant-usage", Permission.READ_USAGE),
 )
 
 

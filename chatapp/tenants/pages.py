@@ -14,7 +14,7 @@ from typing import Any
 from django.contrib.auth.decorators import login_required
 from django.core.cache import cache
 from django.forms import BaseForm
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
@@ -26,7 +26,7 @@ from chatapp.tenants.access import Access, NoAccess, access_for_user
 from chatapp.tenants.permissions import Permission
 from chatapp.tenants.selectors import tenants_of
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 ONCE = "once"
 ONCE_FOR_S = 600
 
@@ -39,7 +39,7 @@ def tenant_page(needs: Permission | None, *, methods: tuple[str, ...] = ("GET", 
         @require_http_methods(list(methods))
         @never_cache
         @login_required
-        def wrapped(request: HttpRequest, slug: str, **kwargs: Any) -> HttpResponse:
+        def wrapped(request: HttpRequest, slug: str, **kwargs: Any) -> HttpResponseBase:
             try:
                 access = access_for_user(request.user, slug)
             except NoAccess:

@@ -110,3 +110,8 @@ def count_of_invitations(access: Access) -> int:
     """How many can still be accepted."""
     access.require(Permission.READ_MEMBERS)
     return _waiting().filter(expires_at__gt=timezone.now()).count()
+
+
+def people_in(tenant: Tenant) -> int:
+    """How many people can get in."""
+    return Membership.objects.filter(tenant=tenant, suspended_at=None, user__is_active=True).count()

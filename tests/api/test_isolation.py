@@ -65,6 +65,8 @@ ADDRESSES: dict[str, str] = {
     "api/t/<slug>/keys": MANAGED,
     "api/t/<slug>/keys/<uuid:key_id>": MANAGED,
     "api/t/<slug>/keys/<uuid:key_id>/rotate": MANAGED,
+    "api/t/<slug>/usage": MANAGED,
+    "api/t/<slug>/usage/export": MANAGED,
     "t/<slug:slug>/": FOREIGN,
     "t/<slug:slug>/admin/": MANAGED,
     "t/<slug:slug>/admin/members": MANAGED,
@@ -83,6 +85,9 @@ ADDRESSES: dict[str, str] = {
     "t/<slug:slug>/admin/keys/<uuid:key_id>": MANAGED,
     "t/<slug:slug>/admin/keys/<uuid:key_id>/rotate": MANAGED,
     "t/<slug:slug>/admin/keys/<uuid:key_id>/revoke": MANAGED,
+    "t/<slug:slug>/admin/usage": MANAGED,
+    "t/<slug:slug>/admin/usage/export": MANAGED,
+    "t/<slug:slug>/usage": FOREIGN,
     "t/<slug:slug>/c/<uuid:conversation_id>": FOREIGN,
 }
 # Whole packages, by the beginning of their addresses.
