@@ -110,7 +110,7 @@ def usage(
     begin = _offset(cursor)
     items = groups[begin : begin + limit]
     more = len(groups) > begin + limit
-    return 200, {
+    return {
         "start": period.start,
         "end": period.end,
         "zone": period.zone.key,
