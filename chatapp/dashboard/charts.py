@@ -55,6 +55,4 @@ def chart(groups: Sequence[Figures], labels: Sequence[str]) -> Chart | None:
                 output_height=f"{output:.3f}",
             )
         )
-    middle = [labels[len(labels) // 2]] if len(labels) > 4 else []
-    ends = [labels[0], *middle, labels[-1]] if len(labels) > 1 else [labels[0]]
-    return Chart(bars, top, ends)
+    return Chart(bars, top, [labels[0], labels[-1]] if len(labels) > 1 else [labels[0]])
