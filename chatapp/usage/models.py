@@ -114,6 +114,21 @@ class UsageHour(RollUp):
         indexes = [models.Index(fields=["tenant", "at"], name="usage_hour_pending", condition=Q(pending=True))]
 
 
+class UsageTotal(RollUp):
+    """`at`: the beginning of the hour, UTC. All of a tenant's hour in one row, its principal, assistant, model and kind
+    empty: what charts and sums of a whole team are read from, however many people it has."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="usage_totals")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "at"], name="usage_total_once"),
+            models.CheckConstraint(
+                condition=Q(principal="", assistant_id="", model="", kind=""), name="usage_total_of_all"
+            ),
+        ]
+
+
 class UsageDay(RollUp):
     """`at`: midnight, UTC. Computed from the hours of the day; pages show days of the reader's zone, out of hours."""
 

@@ -18,7 +18,7 @@ from django.db.models import Max, QuerySet, Sum
 from chatapp.errors import BadInput
 from chatapp.usage import histogram
 from chatapp.usage.histogram import Histogram
-from chatapp.usage.models import Kind, UsageDay, UsageHour, UsageRow
+from chatapp.usage.models import Kind, UsageDay, UsageHour, UsageRow, UsageTotal
 from chatapp.usage.periods import Period
 from chatapp.usage.rollup import DAY, SUMS, day_of
 
@@ -133,7 +133,8 @@ def group_of(text: str | None, default: GroupBy = GroupBy.DAY) -> GroupBy:
 
 def total(tenant_id: uuid.UUID, period: Period, filters: Mapping[str, str] | None = None) -> Figures:
     figures = Figures()
-    for part in _parts(tenant_id, period, filters or {}):
+    parts = _parts(tenant_id, period, filters) if filters else [_hours(tenant_id, period, {})]
+    for part in parts:
         figures.add(part.aggregate(**{name: Sum(name) for name in SUMS}))
         for first, between in part.values_list("first_token", "between_tokens").iterator(chunk_size=2000):
             histogram.merge(figures.first_token, first)
@@ -176,7 +177,7 @@ def _by_time(tenant_id: uuid.UUID, period: Period, by: GroupBy, filters: Mapping
     else:
         name = hour_name
         groups = {hour_name(each): Figures(id=hour_name(each), name=hour_name(each)) for each in period.hours}
-    hours = _filtered(_between(UsageHour, tenant_id, period.start, period.end), filters)
+    hours = _hours(tenant_id, period, filters)
     for values in hours.values("at").annotate(**{each: Sum(each) for each in SUMS}).order_by("at"):
         groups[name(values["at"])].add(values)
     _histograms(hours, "at", groups, name)
@@ -208,7 +209,13 @@ def _parts(tenant_id: uuid.UUID, period: Period, filters: Mapping[str, str]) -> 
             yield _filtered(_between(UsageHour, tenant_id, begin, until), filters)
 
 
-def _between(model: type[UsageHour] | type[UsageDay], tenant_id: uuid.UUID, start: datetime, end: datetime) -> Any:
+def _hours(tenant_id: uuid.UUID, period: Period, filters: Mapping[str, str]) -> QuerySet[Any]:
+    """Of a whole team one row an hour is enough."""
+    model = UsageHour if filters else UsageTotal
+    return _filtered(_between(model, tenant_id, period.start, period.end), filters)
+
+
+def _between(model: Any, tenant_id: uuid.UUID, start: datetime, end: datetime) -> Any:
     return model.objects.filter(tenant_id=tenant_id, at__gte=start, at__lt=end)
 
 

@@ -21,7 +21,7 @@ from chatapp.ids import new_id
 from chatapp.scope import tenant_scope
 from chatapp.tenants.models import Tenant
 from chatapp.usage import histogram, selectors
-from chatapp.usage.models import Kind, UsageDay, UsageHour, UsageRow
+from chatapp.usage.models import Kind, UsageDay, UsageHour, UsageRow, UsageTotal
 from chatapp.usage.periods import Period
 from chatapp.usage.rollup import DIMENSIONS, SUMS, day_of, hour_of, rebuild, roll_up
 from chatapp.usage.selectors import GroupBy
@@ -90,6 +90,10 @@ def nonzero(sums: dict[tuple[Any, ...], Counter[str]]) -> dict[tuple[Any, ...], 
 def assert_equal_to_rows(tenant: Tenant) -> None:
     assert nonzero(stored(UsageHour, tenant)) == nonzero(expected(tenant, hour_of))
     assert nonzero(stored(UsageDay, tenant)) == nonzero(expected(tenant, day_of))
+    totals: dict[tuple[Any, ...], Counter[str]] = {}
+    for (hour, *_), sums in stored(UsageHour, tenant).items():
+        totals[(hour, "", "", "", "")] = totals.get((hour, "", "", "", ""), Counter()) + sums
+    assert totals == nonzero(stored(UsageTotal, tenant))
 
 
 @EXAMPLES
