@@ -25,7 +25,6 @@ UNSCOPED = {
     "reaper": "finishes what a crash left of all tenants",
     "admin": "the operators' administration; it shows no chats",
     "commands": "management commands, which an operator runs",
-    "usage": "adds the usage of all tenants up by the hour and the day",
     "demo": "makes the demo's teams",
     "tests": "tests look at the rows of all",
 }

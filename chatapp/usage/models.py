@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from chatapp.ids import new_id
-from chatapp.scope import TenantOwned
+from chatapp.owned import TenantOwned
 from chatapp.tenants.models import Tenant
 
 

@@ -20,7 +20,7 @@ import structlog
 from django.db import transaction
 from django.db.models import QuerySet
 
-from chatapp.scope import tenant_scope, unscoped
+from chatapp.scope import tenant_scope
 from chatapp.tenants.models import Tenant
 from chatapp.usage import histogram
 from chatapp.usage.models import RollUp, UsageDay, UsageHorizon, UsageHour, UsageRow, UsageTotal
@@ -55,8 +55,7 @@ def day_of(moment: datetime) -> datetime:
 
 def roll_up() -> tuple[int, int]:
     """One round over all tenants. Returns how many hours and days were computed."""
-    with unscoped("usage"):
-        tenants = list(Tenant.objects.order_by("pk").values_list("pk", flat=True))
+    tenants = list(Tenant.objects.order_by("pk").values_list("pk", flat=True))
     hours = days = 0
     for tenant in tenants:
         with tenant_scope(tenant):

@@ -25,6 +25,7 @@ QUICK = ("tests/postgresql/test_row_security.py", "tests/tenants", "tests/audit"
 LONG = (
     "tests/chat",
     "tests/prompts",
+    "tests/usage",
     "tests/dashboard",
     "tests/project/test_admin.py",
     "tests/api/test_product_api.py",
