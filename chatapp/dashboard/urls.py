@@ -19,7 +19,6 @@ urlpatterns = [
         invitations.act,
         name="tenant-invitation-act",
     ),
-
     path("t/<slug:slug>/admin/", overview.overview, name="tenant-overview"),
     path("t/<slug:slug>/admin/usage", usage.usage, name="tenant-usage"),
     path("t/<slug:slug>/admin/usage/export", usage.download_usage, name="tenant-usage-export"),
