@@ -165,23 +165,38 @@ class LLMEngine:
         tenant: str = "",
         regions: SequenceOf[Region] = (),
         weight: float = 1.0,
+        kv_share: float = 1.0,
+        max_prompt_tokens: int | None = None,
     ) -> None:
         """Queue a request. Raises RequestRefused when it could never run or its id is in use.
 
         Ids can be used again once their request has ended. `regions` give the salts under which blocks are shared;
-        without any, they are shared within the tenant. `weight` is the tenant's share relative to others.
+        without any, they are shared within the tenant. `weight` is the tenant's share relative to others, `kv_share`
+        the part of the pool that what it runs may use; both are the tenant's from now on. `max_prompt_tokens`: refuse
+        a longer prompt.
         """
         tokens = len(prompt_token_ids)
         if request_id in self._live:
             raise RequestRefused("duplicate_request_id", f"A request with the id {request_id} is live.", "request_id")
-        self._refuse_unless_runnable(prompt_token_ids, regions)
+        blocks = self._blocks_of_share(kv_share)
+        # Behind a window blocks are used again, so a share sets no bound either.
+        slots = (
+            self._max_slots if self.scheduler.windows is not None else min(self._max_slots, blocks * self.block_size)
+        )
+        self._refuse_unless_runnable(prompt_token_ids, regions, slots)
+        if max_prompt_tokens is not None and tokens > max_prompt_tokens:
+            raise RequestRefused(
+                "context_length_exceeded",
+                f"The messages have {tokens} tokens, but at most {max_prompt_tokens} are allowed; shorten them.",
+                "messages",
+            )
         if outside := [token for token in params.logit_bias if token >= self.runner.vocab_size]:
             message = f"logit_bias names token {outside[0]}, not one of 0 .. {self.runner.vocab_size - 1}."
             raise RequestRefused("invalid_token", message, "logit_bias")
         grammar = None if params.grammar is None else self.compile_grammar(params.grammar, tenant)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         # The last token of an answer needs no slot: nothing is computed from it.
-        longest = min(self.max_model_len, self._max_slots + 1)
+        longest = min(self.max_model_len, slots + 1)
         choices = [
             Sequence(
                 request_id,
@@ -202,7 +217,7 @@ class LLMEngine:
         ]
         # The first choice computes the prompt; the others wait for it, and copy the end of it.
         for sequence in choices:
-            self.scheduler.add(sequence, weight)
+            self.scheduler.add(sequence, weight, blocks)
         self._live[request_id] = choices
 
     def compile_grammar(self, spec: GrammarSpec, tenant: str = "") -> CompiledGrammar:
@@ -338,12 +353,20 @@ class LLMEngine:
 
         return generate(self, prompts, params or SamplingParams())
 
-    def _refuse_unless_runnable(self, prompt: SequenceOf[int], regions: SequenceOf[Region]) -> None:
+    def _blocks_of_share(self, share: float) -> int:
+        if not 0.0 < share <= 1.0:
+            raise RequestRefused("invalid_share", f"kv_share must be above 0 and at most 1, not {share}.", "kv_share")
+        return min(self.max_blocks_per_tenant, max(1, int(self.num_blocks * share)))
+
+    def _refuse_unless_runnable(
+        self, prompt: SequenceOf[int], regions: SequenceOf[Region], slots: int | None = None
+    ) -> None:
+        """`slots`: how many of its tokens may have a slot; None: as many as anyone's."""
         tokens = len(prompt)
         if not tokens:
             raise RequestRefused("empty_prompt", "The prompt has no tokens; send at least one.", "messages")
         # An answer has at least one token, which needs a position but no slot.
-        longest = min(self.max_model_len - 1, self._max_slots)
+        longest = min(self.max_model_len - 1, self._max_slots if slots is None else slots)
         if tokens > longest:
             raise RequestRefused(
                 "context_length_exceeded",

@@ -129,6 +129,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     The worker joins `system` with blank lines into one system message, applies the model's chat template to it and
     `messages`, and tokenizes. `deadline_ms` is absolute, in milliseconds of the Unix epoch, by Redis's clock.
+    `weight` and `kv_share` (the largest part of an engine's blocks) are the tenant's from this request on. A prompt of
+    more than `max_prompt_tokens` is refused; 0: of any length that fits.
     """
 
     id: str
@@ -141,6 +143,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params: SamplingParams = SamplingParams()
     deadline_ms: int = 0
     weight: float = 1.0
+    kv_share: float = 1.0
+    max_prompt_tokens: int = 0
     leased: bool = False
 
 

@@ -7,8 +7,8 @@ least service: its half-computed prompt, else the head of its queue. Promises:
 - a sequence is admitted only when its whole prompt fits, with a block to spare for everyone who runs; the blocks are
   its own from then on. A head that does not fit is skipped, not waited on, until `patience` others have passed it;
 - of several sequences of a tenant that need the same uncached block, one computes it; the others wait that moment;
-- no tenant runs more than `max_seqs_per_tenant` sequences, nor uses more than `max_blocks_per_tenant` blocks with more
-  than one;
+- no tenant runs more than `max_seqs_per_tenant` sequences, nor uses more than `max_blocks_per_tenant` blocks (or
+  its own share, where that is less) with more than one;
 - when blocks run out, the newest sequence of the most over-served tenant is preempted: it gives back everything and
   is recomputed later, first in its queue. The same makes room for a tenant that runs nothing, is not ahead, and finds
   the rows or the pool full: but never the last running sequence of a tenant;
@@ -88,6 +88,8 @@ class Scheduler:
         self.num_decodes = 0
         """Sequences of the last schedule that decode, before any prompt was looked at."""
         self.preemptions = 0
+        self._blocks_of: dict[str, int] = {}
+        """The most blocks of a tenant, where it has been said, for as long as the tenant has sequences."""
         self._running_of: _ByTenant = {}
         self._waiting_of: _ByTenant = {}
         self._prefilling: dict[str, dict[Sequence, None]] = {}
@@ -110,10 +112,15 @@ class Scheduler:
         running = {tenant: len(sequences) for tenant, sequences in self._running_of.items()}
         return running, {tenant: len(sequences) for tenant, sequences in self._waiting_of.items()}
 
-    def add(self, sequence: Sequence, weight: float = 1.0) -> None:
-        """Queue a new sequence behind the others of its tenant; `weight` is the tenant's from now on."""
+    def add(self, sequence: Sequence, weight: float = 1.0, max_blocks: int | None = None) -> None:
+        """Queue a new sequence behind the others of its tenant. `weight`, `max_blocks`: the tenant's from now on.
+
+        None: it may have as many blocks as before.
+        """
         self.fairness.enter(sequence.tenant, weight)
         self.pool.set_weight(sequence.tenant, weight)
+        if max_blocks is not None:
+            self._blocks_of[sequence.tenant] = min(max_blocks, self.max_blocks_per_tenant)
         self._waiting_of.setdefault(sequence.tenant, OrderedDict())[sequence] = None
 
     def release(self, sequence: Sequence, *, trusted: bool = True) -> None:
@@ -129,6 +136,7 @@ class Scheduler:
         if tenant not in self._running_of and tenant not in self._waiting_of:
             self.fairness.leave(tenant)
             self.pool.forget_weight(tenant)
+            self._blocks_of.pop(tenant, None)
 
     # --- one step -------------------------------------------------------------------------------------------------
 
@@ -415,7 +423,7 @@ class Scheduler:
         return False
 
     def _uses_too_much(self, tenant: str, missing: int) -> bool:
-        limit = self.max_blocks_per_tenant
+        limit = self._blocks_of.get(tenant, self.max_blocks_per_tenant)
         return limit < self.pool.num_blocks and self.pool.used_of.get(tenant, 0) + missing > limit
 
     def _fits(self, missing: int, rows: int = 1) -> bool:

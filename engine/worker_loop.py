@@ -342,6 +342,8 @@ class Worker:
                 tenant=request.tenant,
                 regions=prompt.regions,
                 weight=request.weight,
+                kv_share=request.kv_share,
+                max_prompt_tokens=request.max_prompt_tokens or None,
             )
         except RequestRefused as refused:
             log.info("request.refused", generation=run.id, code=refused.code)
