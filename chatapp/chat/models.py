@@ -12,6 +12,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from chatapp.ids import new_id
+from chatapp.limits.rates import Standing
 from chatapp.owned import TenantOwned
 from chatapp.prompts.models import PromptVersion
 from chatapp.tenants.models import ApiKey, Tenant, new_salt
@@ -119,6 +120,8 @@ class Generation(TenantOwned):
     error_param = models.CharField(max_length=60, blank=True)
     # The number of the last delta: what a reader that resumes from the database has seen.
     last_seq = models.IntegerField(default=0)
+    # How the asker's rates stood when it was accepted (chatapp.limits); not stored.
+    standings: tuple[Standing, ...] | None = None
 
     class Meta:
         indexes = [

@@ -18,11 +18,12 @@ KNOWN = frozenset({*INTEGERS, *NUMBERS, "seed", "stop", "stop_token_ids", "ignor
 
 
 def sampling_params(
-    given: Mapping[str, Any], *, most_tokens: int, defaults: Mapping[str, Any] | None = None
+    given: Mapping[str, Any], *, most_tokens: int, defaults: Mapping[str, Any] | None = None, whose: str = "your team's"
 ) -> SamplingParams:
     """None stands for "not given". A seed that is not given is drawn here, so that a continued answer stays the same.
 
-    Raises BadInput for an unknown field, a wrong type, or a value out of range. `most_tokens` is the tenant's limit.
+    Raises BadInput for an unknown field, a wrong type, or a value out of range. `most_tokens` is a limit, `whose`
+    is for its message.
     """
     unknown = sorted(set(given) - KNOWN)
     if unknown:
@@ -36,7 +37,7 @@ def sampling_params(
         if name in values:
             clean[name] = _number(name, values[name], low, high)
     if clean["max_tokens"] > most_tokens:
-        raise BadInput(f"max_tokens is {clean['max_tokens']}; your team's limit is {most_tokens}.", param="max_tokens")
+        raise BadInput(f"max_tokens is {clean['max_tokens']}; {whose} limit is {most_tokens}.", param="max_tokens")
     if clean.get("min_tokens", 0) > clean["max_tokens"]:
         raise BadInput(
             f"min_tokens {clean['min_tokens']} is above max_tokens {clean['max_tokens']}.", param="min_tokens"

@@ -19,6 +19,7 @@ from django.utils import timezone
 from chatapp.chat import recorder
 from chatapp.chat.models import UNFINISHED, Generation, State
 from chatapp.chat.services import mark_queued
+from chatapp.limits.selectors import limits_of_team
 from chatapp.logs import cause
 from chatapp.scope import unscoped
 from chatapp.streaming import finished
@@ -80,7 +81,7 @@ def _queue(generation: Generation) -> str | None:
     if generation.request is None:
         return None
     try:
-        enqueue(protocol.decode_request(bytes(generation.request)), generation.tenant.max_queued)
+        enqueue(protocol.decode_request(bytes(generation.request)), limits_of_team(generation.tenant).queue_length)
     except QueueFull:
         return None  # the next round tries again, until the deadline
     mark_queued(generation)

@@ -22,6 +22,7 @@ from django.utils import timezone
 from chatapp.chat import used
 from chatapp.chat.models import Conversation, Generation, Message, MessageStatus, State
 from chatapp.ids import parse_id
+from chatapp.limits import budget
 from chatapp.logs import cause
 from chatapp.scope import unscoped
 from chatapp.streaming import finished
@@ -81,7 +82,10 @@ def record(generation_id: str) -> bool:
     key = parse_id(generation_id)
     generation = Generation.objects.filter(pk=key).first()
     if generation is None:
-        return True  # deleted meanwhile: there is nothing to keep
+        # Deleted meanwhile: there is nothing to keep, but what it used has been used.
+        answer = rebuild(finished.read_log(generation_id))
+        budget.settle(key, tokens=answer.prompt_tokens + answer.completion_tokens)
+        return True
     if not generation.unfinished:
         return True
     answer = rebuild(finished.read_log(generation_id))
@@ -109,6 +113,7 @@ def write(generation: Generation, answer: Answer, state: State) -> bool:
         row.error_message = end.message or ""
     row.save()
     record_usage(ended=used.ended(row))
+    budget.settle(row.pk, tokens=answer.prompt_tokens + answer.completion_tokens)
     if row.message_id:
         status = {State.FINISHED: MessageStatus.DONE, State.CANCELLED: MessageStatus.STOPPED}.get(
             state, MessageStatus.FAILED

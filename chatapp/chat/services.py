@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import redis.exceptions
 import structlog
 from django.conf import settings
@@ -34,9 +35,16 @@ from chatapp.chat.params import sampling_params
 from chatapp.chat.text import clean, plain, title
 from chatapp.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, NotFound, TooMany, Unavailable
 from chatapp.ids import new_id, parse_id
+from chatapp.limits import budget
+from chatapp.limits.admission import Admission
+from chatapp.limits.budget import QuotaUsedUp, RateLimited
+from chatapp.limits.selectors import limits_of
+from chatapp.limits.values import Limits
+from chatapp.limits.warning import note_refused
 from chatapp.prompts.models import PromptVersion
 from chatapp.prompts.selectors import published, system_texts
 from chatapp.streaming import cancel as streaming_cancel
+from chatapp.streaming import finished
 from chatapp.streaming.submit import QueueFull, enqueue
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
@@ -51,6 +59,7 @@ CHAT_LENGTH = 1024
 MOST_MESSAGES = 2000
 LONGEST_KEY = 200
 LONGEST_SALT = 1000
+MOST_CAUGHT_UP = 32
 
 
 def ask(
@@ -69,8 +78,8 @@ def ask(
     """
     access.require(Permission.CHAT)
     text = clean(text, param="input")
-    longest = min(CHAT_LENGTH, access.tenant.max_output_tokens)
-    sampling = _sampling(access, params, {**CHAT_DEFAULTS, "max_tokens": longest})
+    limits = limits_of(access)
+    sampling = _sampling(limits, params, {**CHAT_DEFAULTS, "max_tokens": min(CHAT_LENGTH, limits.output_tokens)})
     digest = _digest(text, str(conversation_id), str(parent_id), params)
     known = _known(access, idempotency_key, digest)
     if known is not None:
@@ -79,14 +88,22 @@ def ask(
         raise BadInput("parent_id needs the conversation_id that it belongs to.", param="parent_id")
     if conversation_id is not None:
         _settle(selectors.conversation(access, conversation_id))
+    admission = Admission(access, limits)
+    admission.enter()
+    said = _says_length(params)
+
+    def accept() -> Generation:
+        return _ask(admission, text, conversation_id, parent_id, sampling, said, idempotency_key, digest)
+
     try:
-        generation = _ask(access, text, conversation_id, parent_id, sampling, idempotency_key, digest)
+        generation = _accepted(access, accept)
     except IntegrityError:
         again = _known(access, idempotency_key, digest)  # a twin of this request was a moment faster
+        admission.leave()
         if again is not None:
             return again
         raise _busy() from None
-    _queue(generation)
+    _queue(generation, admission)
     return generation
 
 
@@ -113,7 +130,8 @@ def complete(
             "Ask an admin for a key that may.",
             param="messages",
         )
-    sampling = _sampling(access, params, CHAT_DEFAULTS)
+    limits = limits_of(access)
+    sampling = _sampling(limits, params, {**CHAT_DEFAULTS, "max_tokens": limits.unsaid_output})
     digest = _digest(messages, name, cache_salt, params)
     known = _known(access, idempotency_key, digest)
     if known is not None:
@@ -126,18 +144,26 @@ def complete(
     generation = _generation(access, name, idempotency_key, digest)
     version = published(access.tenant)
     generation.prompt_version = version
-    generation.request = protocol.encode(
-        _request(generation, access, history, sampling, version, salt=salt, own=own, leased=True)
-    )
+    request = _request(generation, access, limits, history, sampling, version, salt=salt, own=own, leased=True)
+    admission = Admission(access, limits)
+    admission.enter()
+    said = _says_length(params)
+
+    @transaction.atomic
+    def accept() -> Generation:
+        generation.request = protocol.encode(_reserved(admission, generation, request, said))
+        generation.save(force_insert=True)
+        return generation
+
     try:
-        with transaction.atomic():
-            generation.save(force_insert=True)
+        _accepted(access, accept)
     except IntegrityError:
         again = _known(access, idempotency_key, digest)
         if again is None:
             raise
+        admission.leave()
         return again
-    _queue(generation)
+    _queue(generation, admission)
     return generation
 
 
@@ -158,8 +184,59 @@ def cancel(*, access: Access, generation_id: object) -> str:
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
-def _sampling(access: Access, params: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> SamplingParams:
-    return sampling_params(params or {}, most_tokens=access.tenant.max_output_tokens, defaults=defaults)
+def _sampling(limits: Limits, params: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> SamplingParams:
+    whose = "your" if limits.own.output_tokens is not None else "your team's"
+    return sampling_params(params or {}, most_tokens=limits.output_tokens, defaults=defaults, whose=whose)
+
+
+def _says_length(params: Mapping[str, Any] | None) -> bool:
+    return bool(params) and params.get("max_tokens") is not None  # type: ignore[union-attr]
+
+
+def _accepted(access: Access, accept: Callable[[], Generation]) -> Generation:
+    """Run the transaction that accepts a generation. Answers under way that have ended meanwhile are written first."""
+    try:
+        try:
+            return accept()
+        except RateLimited as refusal:
+            if not (refusal.under_way and _catch_up(access)):
+                raise
+            return accept()
+    except QuotaUsedUp as refusal:
+        if refusal.team:
+            note_refused(access.tenant)
+        raise
+
+
+def _catch_up(access: Access) -> int:
+    """Write those of the team's answers that have ended in Redis and not in the database yet; returns how many."""
+    unfinished = Generation.objects.filter(tenant=access.tenant, state__in=UNFINISHED).order_by("created_at")
+    written = 0
+    try:
+        for generation_id in unfinished.values_list("pk", flat=True)[:MOST_CAUGHT_UP]:
+            state = finished.state(str(generation_id))
+            if state is not None and state not in protocol.LIVE_STATES:
+                written += recorder.record(str(generation_id))
+    except redis.exceptions.RedisError:
+        return 0
+    return written
+
+
+def _reserved(admission: Admission, generation: Generation, request: Request, said: bool) -> Request:
+    """The request with the length of answer that was reserved for it."""
+    longest = request.params.max_tokens
+    assert longest is not None, "answers have a length"
+    length = admission.reserve(
+        generation=generation.pk,
+        deadline=generation.deadline,
+        system=request.system,
+        messages=request.messages,
+        output_tokens=longest,
+        least_output=None if said else max(1, request.params.min_tokens),
+    )
+    if length == longest:
+        return request
+    return msgspec.structs.replace(request, params=msgspec.structs.replace(request.params, max_tokens=length))
 
 
 def _model(access: Access, wanted: str | None) -> str:
@@ -242,15 +319,16 @@ def _settle(conversation: Conversation) -> None:
 
 @transaction.atomic
 def _ask(
-    access: Access,
+    admission: Admission,
     text: str,
     conversation_id: object,
     parent_id: object,
     sampling: SamplingParams,
+    said: bool,
     idempotency_key: str | None,
     digest: str,
 ) -> Generation:
-    now = timezone.now()
+    now, access = timezone.now(), admission.access
     if conversation_id is None:
         conversation = Conversation.objects.create(
             tenant=access.tenant, user=access.user, key=access.key, title=title(text), updated_at=now
@@ -274,7 +352,8 @@ def _ask(
     version = published(access.tenant)
     generation.conversation, generation.message, generation.prompt_version = conversation, answer, version
     salt = _derived(access.tenant.salt, conversation.salt)
-    generation.request = protocol.encode(_request(generation, access, _history(question), sampling, version, salt=salt))
+    request = _request(generation, access, admission.limits, _history(question), sampling, version, salt=salt)
+    generation.request = protocol.encode(_reserved(admission, generation, request, said))
     generation.save(force_insert=True)
     conversation.updated_at = now
     conversation.save(update_fields=["updated_at"])
@@ -324,6 +403,7 @@ def _derived(secret: str, part: str) -> str:
 def _request(
     generation: Generation,
     access: Access,
+    limits: Limits,
     history: list[ChatMessage],
     sampling: SamplingParams,
     version: PromptVersion | None,
@@ -345,16 +425,25 @@ def _request(
         prompt_version=str(version.pk) if version is not None else "",
         params=sampling,
         deadline_ms=int(generation.deadline.timestamp() * 1000),
-        weight=access.tenant.weight,
+        weight=limits.weight,
+        kv_share=limits.kv_share,
+        max_prompt_tokens=limits.context_tokens or 0,
         leased=leased,
     )
 
 
-def _queue(generation: Generation) -> None:
-    """Hand it to Redis and mark the row. Without Redis the row waits for the reaper; a full queue undoes everything."""
+def _queue(generation: Generation, admission: Admission) -> None:
+    """Hand it to Redis and mark the row. Without Redis the row waits for the reaper; a full queue or used up tokens of
+    this minute undo everything."""
     assert generation.request is not None
     try:
-        enqueue(protocol.decode_request(bytes(generation.request)), generation.tenant.max_queued)
+        admission.charge(generation.pk)
+    except RateLimited:
+        _undo(generation)
+        raise
+    generation.standings = admission.standings
+    try:
+        enqueue(protocol.decode_request(bytes(generation.request)), admission.limits.queue_length)
     except QueueFull as full:
         _undo(generation)
         raise TooMany(
@@ -376,6 +465,7 @@ def mark_queued(generation: Generation) -> None:
 def _undo(generation: Generation) -> None:
     """As if it had never been asked: the caller still has the text and is told to try again."""
     answer, conversation = generation.message, generation.conversation
+    budget.settle(generation.pk, tokens=0)
     generation.delete()
     if answer is not None and conversation is not None:
         question = answer.parent

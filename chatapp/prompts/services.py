@@ -9,6 +9,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from chatapp.accounts.models import User
+from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.prompts.selectors import system_texts
 from chatapp.streaming.prompts import announce
@@ -40,7 +41,7 @@ def _warm(tenant: Tenant, version: PromptVersion) -> None:
         tenant=str(tenant.pk),
         version=str(version.pk),
         system=system_texts(tenant, version),
-        weight=tenant.weight,
+        weight=limits_of_team(tenant).weight,
     )
     try:
         announce(prompt)

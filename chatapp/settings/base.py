@@ -67,6 +67,7 @@ INSTALLED_APPS = [
     "chatapp.accounts",
     "chatapp.audit",
     "chatapp.tenants",
+    "chatapp.limits",
     "chatapp.prompts",
     "chatapp.chat",
     "chatapp.streaming",
@@ -185,6 +186,7 @@ CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "chatapp.chat.tasks.reap", "schedule": 5.0, "options": {"expires": 5.0}},
     "usage": {"task": "chatapp.usage.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60.0}},
+    "release-expired": {"task": "chatapp.limits.tasks.release_expired", "schedule": 60.0, "options": {"expires": 60.0}},
 }
 
 UNFOLD = {

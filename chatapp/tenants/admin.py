@@ -26,9 +26,9 @@ class MembershipInline(TabularInline):
 
 @admin.register(Tenant)
 class TenantAdmin(ModelAdmin):
-    list_display = ("name", "slug", "weight", "max_output_tokens", "max_queued", "created_at")
+    list_display = ("name", "slug", "created_at")
     search_fields = ("name", "slug")
-    fields = ("name", "slug", "accent", "default_model", "weight", "max_output_tokens", "max_queued", "created_at")
+    fields = ("name", "slug", "accent", "default_model", "created_at")
     readonly_fields = ("created_at",)
     inlines = (MembershipInline,)
 

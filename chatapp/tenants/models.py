@@ -6,7 +6,7 @@ import hashlib
 import secrets
 
 from django.conf import settings
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
@@ -14,7 +14,6 @@ from django.utils import timezone
 from chatapp.ids import new_id
 from chatapp.owned import TenantOwned
 from chatapp.tenants.permissions import OF_SCOPE, KeyScope, Permission, Role
-from engine.protocol import MAX_QUEUED
 
 __all__ = ["Accent", "ApiKey", "Invitation", "KeyScope", "KeyState", "Membership", "Role", "Tenant"]
 
@@ -41,7 +40,7 @@ class Accent(models.TextChoices):
 
 
 class Tenant(models.Model):
-    """A team. Its salt keeps its KV blocks apart from everyone else's; `weight` is its share of a busy engine."""
+    """A team. Its salt keeps its KV blocks apart from everyone else's; what it may use is chatapp.limits'."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     slug = models.CharField(
@@ -53,15 +52,9 @@ class Tenant(models.Model):
     accent = models.CharField(max_length=10, choices=Accent.choices, default=Accent.TEAL)
     salt = models.CharField(max_length=64, default=new_salt, editable=False)
     default_model = models.CharField(max_length=120, blank=True, help_text="Empty: the platform's model.")
-    weight = models.FloatField(default=1.0, validators=[MinValueValidator(0.01)])
-    max_output_tokens = models.PositiveIntegerField(default=4096, help_text="Longest answer, in tokens.")
-    max_queued = models.PositiveIntegerField(default=MAX_QUEUED, help_text="Most requests that may wait at once.")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     # Nobody gets in while it is suspended; nothing of it is lost.
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
-
-    class Meta:
-        constraints = [models.CheckConstraint(condition=models.Q(weight__gt=0), name="tenant_weight_positive")]
 
     def __str__(self) -> str:
         return self.name

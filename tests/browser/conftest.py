@@ -51,17 +51,15 @@ def product(stack: Stack) -> Iterator[Stack]:
     """The running product, with answers of one demo team bounded for the time of these tests."""
     slug = stack.demo["tenants"][TEAM]["slug"]
 
-    def limit(tokens: int) -> int:
+    def limit(tokens: int | None) -> None:
+        of_team = "tenant_id = (SELECT id FROM tenants_tenant WHERE slug = ?)"
         with contextlib.closing(sqlite3.connect(stack.data / "db.sqlite3", timeout=20)) as database, database:
-            (former,) = database.execute(
-                "SELECT max_output_tokens FROM tenants_tenant WHERE slug = ?", (slug,)
-            ).fetchone()
-            database.execute("UPDATE tenants_tenant SET max_output_tokens = ? WHERE slug = ?", (tokens, slug))
-        return int(former)
+            done = database.execute(f"UPDATE limits_tenantlimits SET output_tokens = ? WHERE {of_team}", (tokens, slug))
+            assert done.rowcount == 1
 
-    former = limit(ANSWER_TOKENS)
+    limit(ANSWER_TOKENS)
     yield stack
-    limit(former)
+    limit(None)
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ from chatapp.chat import selectors, services
 from chatapp.chat.models import Conversation, Generation, Message, State
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound, Refusal
 from chatapp.ids import new_id
+from chatapp.limits.models import TenantLimits
+from chatapp.limits.selectors import limits_of
 from chatapp.prompts.services import publish
 from chatapp.streaming import submit
 from chatapp.tenants.access import access_for_key
-from chatapp.tenants.models import Tenant
 from chatapp.tenants.services import create_api_key
 from engine import protocol
 from engine.protocol import Request
@@ -65,7 +66,7 @@ def test_the_worker_gets_the_prompt_of_the_tenant_and_the_branch_of_the_conversa
     assert [(m.role, m.content) for m in request.messages] == [("user", "One"), ("assistant", "1"), ("user", "Three")]
     assert [(s.text, s.salt) for s in request.system] == [("You answer for acme.", team.tenant.salt)]
     assert request.prompt_version == str(second.prompt_version_id)
-    assert request.weight == team.tenant.weight
+    assert request.weight == limits_of(team.member).weight
 
 
 def test_a_new_published_version_is_for_new_answers(
@@ -232,8 +233,7 @@ def test_a_full_queue_is_said_with_a_time_and_leaves_the_conversation_free(
     worker.answer("1")
     record()
     waiting = services.ask(access=team.owner, text="In the queue")
-    Tenant.objects.filter(pk=team.tenant.pk).update(max_queued=1)
-    team.member.tenant.refresh_from_db()
+    TenantLimits.objects.filter(tenant=team.tenant).update(queue_length=1)
     with pytest.raises(Refusal) as refused:
         services.ask(access=team.member, text="Two", conversation_id=first.conversation_id, idempotency_key="k")
     assert refused.value.status == 429

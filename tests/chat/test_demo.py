@@ -13,6 +13,7 @@ from django.test import Client
 
 from chatapp.accounts.models import User
 from chatapp.chat.demo import make_demo
+from chatapp.limits.selectors import limits_of
 from chatapp.prompts.models import PromptVersion
 from chatapp.prompts.selectors import published
 from chatapp.prompts.services import publish
@@ -45,7 +46,9 @@ def test_the_file_tells_of_teams_whose_people_and_keys_work(path: Path, settings
         access = access_for_key(team["api_key"])
         assert (access.tenant.slug, access.tenant.name) == (team["slug"], team["name"])
         assert access.may(Permission.OWN_SYSTEM_MESSAGE)
-        assert access.tenant.max_queued >= 16
+        limits = limits_of(access)
+        assert limits.queue_length >= 16
+        assert limits.team.concurrent_answers is None
         version = published(access.tenant)
         assert version is not None
         prompts.add(version.text)

@@ -43,7 +43,7 @@ def test_the_engines_hear_of_a_prompt_once_it_is_committed(transactional_db: Non
     key = protocol.published_key(str(version.pk))
     assert 0 < client.ttl(key) <= protocol.PUBLISHED_TTL_S, "the prompt and its salt are not kept"
     prompt = protocol.decode_published(client.get(key))
-    assert (prompt.tenant, prompt.version, prompt.weight) == (str(team.tenant.pk), str(version.pk), team.tenant.weight)
+    assert (prompt.tenant, prompt.version, prompt.weight) == (str(team.tenant.pk), str(version.pk), 1.0)
     assert prompt.system[-1] == protocol.SystemText("Second.", team.tenant.salt)
 
 

@@ -21,7 +21,7 @@ from tests.chat.conftest import Team
 
 ROOT = Path(__file__).resolve().parents[2]
 # Rows that belong to no tenant: people and sessions, the tenants themselves, and what is the platform's own.
-NOBODYS = {"User", "Tenant", "AuditPurge"}
+NOBODYS = {"User", "Tenant", "Plan", "AuditPurge"}
 
 
 def owned() -> list[type[models.Model]]:

@@ -1,0 +1,193 @@
+"""What can be read of limits: those that hold for someone, how a month stands, and who has lower ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from django.db.models import Count, FilteredRelation, Q
+from django.utils import timezone
+
+from chatapp.limits import rates
+from chatapp.limits.models import ALL, LOWER, TEAM, LowerLimits, Meter, Plan, Reservation, TenantLimits
+from chatapp.limits.rates import Rate, Standing
+from chatapp.limits.values import KINDS, STANDARD, Limits, Values, least
+from chatapp.tenants.access import Access
+from chatapp.tenants.models import Tenant
+
+WARN_AT = (80, 100)
+
+
+def limits_of(access: Access) -> Limits:
+    """What holds for the one who asks. One query, nothing cached: a change holds from the next request on."""
+    if access.user is not None:
+        mine = Q(lower_limits__key=None) & (Q(lower_limits__user=access.user.pk) | Q(lower_limits__user=None))
+    else:
+        assert access.key is not None
+        mine = Q(lower_limits__key=access.key.pk)
+    return _resolved(access.tenant, mine)
+
+
+def limits_of_team(tenant: Tenant) -> Limits:
+    return _resolved(tenant, None)
+
+
+def _resolved(tenant: Tenant, mine: Q | None) -> Limits:
+    columns = [f"limits__plan__{name}" for name in ALL] + [f"limits__{name}" for name in ALL]
+    rows = Tenant.objects.filter(pk=tenant.pk)
+    if mine is not None:
+        rows = rows.annotate(lower=FilteredRelation("lower_limits", condition=mine))
+        columns += [f"lower__{name}" for name in LOWER] + ["lower__user"]
+    found = list(rows.values("limits__plan", *columns))
+    if found and found[0]["limits__plan"] is None:
+        ensure(tenant)
+        found = list(rows.values("limits__plan", *columns))
+    if not found:
+        return Limits(Values())  # deleted meanwhile: there is nothing to spend either
+    first = found[0]
+    team = Values(
+        **{
+            name: first[f"limits__{name}"] if first[f"limits__{name}"] is not None else first[f"limits__plan__{name}"]
+            for name in ALL
+        }
+    )
+    if mine is None:
+        return Limits(team)
+    # A person's own row goes before the one for everybody, column by column.
+    found.sort(key=lambda row: row["lower__user"] is None)
+    own: dict[str, Any] = {}
+    for name in LOWER:
+        said = next((row[f"lower__{name}"] for row in found if row[f"lower__{name}"] is not None), None)
+        own[name] = least(said, getattr(team, name)) if said is not None else None
+    return Limits(team, Values(**own))
+
+
+def ensure(tenant: Tenant) -> TenantLimits:
+    """The tenant's row; a tenant that has none yet gets the default plan."""
+    found = TenantLimits.objects.select_related("plan").filter(tenant=tenant).first()
+    if found is None:
+        plan = Plan.objects.order_by("-is_default", "created_at").first()
+        if plan is None:
+            plan, _ = Plan.objects.get_or_create(is_default=True, defaults={"name": "Standard", **STANDARD})
+        found, _ = TenantLimits.objects.get_or_create(tenant=tenant, defaults={"plan": plan})
+    return found
+
+
+# --- rates --------------------------------------------------------------------------------------------------------
+
+
+def rates_of(access: Access, limits: Limits, what: str) -> list[Rate]:
+    """The rates that a request of this one counts for, the narrowest first."""
+    column = f"{what}_per_minute"
+    tenant = str(access.tenant.pk)
+    pairs = ((access.principal, getattr(limits.own, column)), (TEAM, getattr(limits.team, column)))
+    return [Rate(what, tenant, subject, amount) for subject, amount in pairs if amount is not None]
+
+
+def standings(access: Access, limits: Limits | None = None) -> tuple[Standing, ...]:
+    """How the rates of the one who asks stand now."""
+    limits = limits or limits_of(access)
+    return rates.standings(rates_of(access, limits, "requests") + rates_of(access, limits, "tokens"))
+
+
+# --- months -------------------------------------------------------------------------------------------------------
+
+
+def month_of(moment: datetime) -> date:
+    """Months are UTC's, for everyone: a budget must not begin anew by changing a time zone."""
+    return moment.astimezone(UTC).date().replace(day=1)
+
+
+def next_month(month: date) -> date:
+    return date(month.year + month.month // 12, month.month % 12 + 1, 1)
+
+
+@dataclass(frozen=True)
+class Use:
+    """One limit of a team as it stands now. `resets_at` None: it does not reset, it frees itself."""
+
+    name: str
+    title: str
+    unit: str
+    help: str
+    limit: Any
+    used: int | None
+    reserved: int
+    percent: int | None
+    resets_at: datetime | None
+    by_plan: Any
+    override: Any
+
+
+def use_of_team(tenant: Tenant) -> list[Use]:
+    """All limits of a team: what holds, what is used of it, and whether an operator set it for this team."""
+    row = ensure(tenant)
+    team = limits_of_team(tenant).team
+    now = timezone.now()
+    month = month_of(now)
+    meter = Meter.objects.filter(tenant=tenant, month=month, subject=TEAM).first() or Meter(month=month)
+    under_way = Reservation.objects.filter(tenant=tenant).count()
+    counted: dict[str, tuple[int, int, datetime | None]] = {
+        "tokens_per_month": (meter.used, meter.reserved, _midnight(next_month(month))),
+        "concurrent_answers": (under_way, 0, None),
+    }
+    key = str(tenant.pk)
+    wanted = [
+        Rate(what, key, TEAM, amount)
+        for what in ("requests", "tokens")
+        if (amount := getattr(team, f"{what}_per_minute")) is not None
+    ]
+    for standing in rates.standings(wanted):
+        resets = datetime.fromtimestamp(now.timestamp() + standing.reset_s, UTC) if standing.reset_s else None
+        counted[f"{standing.what}_per_minute"] = (standing.limit - standing.remaining, 0, resets)
+    found = []
+    for kind in KINDS:
+        limit = getattr(team, kind.name)
+        used, reserved, resets_at = counted.get(kind.name, (None, 0, None))
+        percent = None
+        if used is not None and limit:
+            percent = min(100, int(100 * used / limit))
+        found.append(
+            Use(
+                kind.name, kind.title, kind.unit, kind.help, limit, used, reserved, percent, resets_at,
+                getattr(row.plan, kind.name), getattr(row, kind.name),
+            )
+        )  # fmt: skip
+    return found
+
+
+def used_by_subject(tenant: Tenant, month: date) -> dict[str, int]:
+    """Tokens of a month by subject; "" is the team."""
+    return dict(Meter.objects.filter(tenant=tenant, month=month).values_list("subject", "used"))
+
+
+def warning(tenant: Tenant) -> tuple[int, int, int] | None:
+    """(percent of the month's tokens, used, limit) once 80 % are used: for a banner."""
+    limit = limits_of_team(tenant).team.tokens_per_month
+    if not limit:
+        return None
+    meter = Meter.objects.filter(tenant=tenant, month=month_of(timezone.now()), subject=TEAM).first()
+    if meter is None:
+        return None
+    percent = max(meter.warned, int(100 * meter.used / limit)) if meter.warned == 100 else int(100 * meter.used / limit)
+    return (min(percent, 100), meter.used, limit) if percent >= WARN_AT[0] else None
+
+
+def lower_limits(tenant: Tenant) -> Sequence[LowerLimits]:
+    """The default for people first, then people and keys."""
+    rows = LowerLimits.objects.filter(tenant=tenant).select_related("user", "key")
+    return sorted(rows, key=lambda row: (row.user is not None or row.key is not None, row.key is not None, str(row)))
+
+
+def under_way(tenant: Tenant, subject: str) -> tuple[int, int]:
+    """Generations that have not ended: of the tenant, of the subject."""
+    counted = Reservation.objects.filter(tenant=tenant).aggregate(
+        team=Count("pk"), own=Count("pk", filter=Q(subject=subject))
+    )
+    return counted["team"], counted["own"]
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
