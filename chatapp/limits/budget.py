@@ -11,6 +11,7 @@ The row of a reservation is also what counts as an answer under way.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
@@ -131,7 +132,7 @@ def charge(generation: uuid.UUID, wanted: Iterable[Rate], tokens: int) -> tuple[
         return None
     refused = rates.take(wanted, tokens)
     if refused is None:
-        charged = {rate.subject: [rate.amount, tokens] for rate in wanted}
+        charged = {rate.subject: [rate.amount, tokens, time.time()] for rate in wanted}
         Reservation.objects.filter(pk=generation).update(charged=charged)
     return refused
 
@@ -217,6 +218,5 @@ def _has(whose: str) -> str:
 
 def _correct(reservation: Reservation, tokens: int) -> None:
     """The rates were charged by an estimate: what it was too much is given back, while its minute lasts."""
-    at = reservation.created_at.timestamp()
-    for subject, (amount, charged) in reservation.charged.items():
+    for subject, (amount, charged, at) in reservation.charged.items():
         rates.correct(Rate("tokens", str(reservation.tenant_id), subject, amount), tokens - charged, at)

@@ -174,7 +174,7 @@ class Reservation(TenantOwned):
     month = models.DateField()
     subject = models.CharField(max_length=60)
     tokens = models.BigIntegerField()
-    # What the rates of a minute were charged: {subject: [limit, tokens]}.
+    # What the rates of a minute were charged: {subject: [limit, tokens, second of the epoch]}.
     charged = models.JSONField(default=dict)
     created_at = models.DateTimeField(default=timezone.now)
     # Behind its deadline: should nobody have settled it by then, nobody will.

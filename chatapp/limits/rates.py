@@ -27,6 +27,7 @@ from chatapp.streaming import connection
 log = structlog.get_logger(__name__)
 
 MINUTE = 60.0
+CLOCKS_DIFFER_S = 1.0
 _storages: dict[int, RedisStorage] = {}
 _lock = Lock()
 
@@ -129,7 +130,7 @@ def correct(rate: Rate, by: int, charged_at: float) -> None:
     """`by` tokens more or less than was charged at `charged_at` (seconds of the epoch)."""
     with suppress(redis.exceptions.RedisError):
         window = _window(rate)
-        began = time.time() - (2 * MINUTE - window.current_ends_s)
+        began = time.time() - (2 * MINUTE - window.current_ends_s) - CLOCKS_DIFFER_S
         if by < 0 and (window.current_ends_s <= 0 or charged_at < began):
             return
         by = max(by, -window.current)
