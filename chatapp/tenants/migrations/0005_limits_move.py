@@ -6,7 +6,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0002_roles"), ("limits", "0002_default_plan")]
+    dependencies = [("tenants", "0004_keys"), ("limits", "0002_default_plan")]
 
     operations = [
         migrations.RemoveConstraint(model_name="tenant", name="tenant_weight_positive"),
