@@ -221,6 +221,20 @@ class BlockPool:
             self._idle.discard(tenant)
             self.weight.pop(tenant, None)
 
+    def hand_over(self, block: int, tenant: str) -> None:
+        """Another tenant pays for a block from now on: one that shares it."""
+        former = self._owner(block)
+        queued = self._queued[block] is not None
+        self._unqueue(block)
+        if self.refs[block]:
+            _add(self.used_of, former, -1)
+            _add(self.used_of, tenant, 1)
+        self._disown(block)
+        self.owner[block] = tenant
+        _add(self.blocks_of, tenant, 1)
+        if queued:
+            self._queue(block)
+
     def set_weight(self, tenant: str, weight: float) -> None:
         self._idle.discard(tenant)
         self.weight[tenant] = weight

@@ -134,6 +134,7 @@ class Bus:
         self._unknown: set[str] = set()
         self._warm: frozenset[str] = frozenset()
         self._snapshot: protocol.Snapshot | None = None
+        self._forgot: set[str] = set()
         self._may_take = True  # something may wait for us
         self._taking = True
         self._beat_at = 0.0
@@ -154,6 +155,10 @@ class Bus:
 
     def publish(self, snapshot: protocol.Snapshot) -> None:
         self._inbox.put(("snapshot", snapshot))
+
+    def forgot(self, tenant: str) -> None:
+        """Nothing is left here of a tenant that was to be forgotten."""
+        self._inbox.put(("forgot", tenant))
 
     def warm(self, tenants: Iterable[str]) -> None:
         """Whose prompts we hold, from now on."""
@@ -227,6 +232,8 @@ class Bus:
                 self._outbox.note(value)
             elif kind == "snapshot":
                 self._snapshot = value
+            elif kind == "forgot":
+                self._forgot.add(value)
             elif kind == "hint":
                 self._may_take = True
             elif kind == "beat":
@@ -249,7 +256,7 @@ class Bus:
     def _flush(self, client: redis.Redis) -> None:
         """Send all that has gathered, in one pipeline, and act on the replies."""
         tells, ending = self._outbox.unsent()
-        if not tells and not ending and self._snapshot is None:
+        if not tells and not ending and self._snapshot is None and not self._forgot:
             return
         pipe = client.pipeline(transaction=False)
         if tells:
@@ -260,9 +267,13 @@ class Bus:
         if self._snapshot is not None:
             fields: Any = {"snapshot": protocol.encode(self._snapshot)}
             pipe.xadd(protocol.occupancy_key(self._worker), fields, maxlen=SNAPSHOTS)
+        for tenant in self._forgot:  # after the snapshot: who waits for this sees a block table without the tenant
+            pipe.sadd(protocol.forgot_key(tenant), self._worker)
+            pipe.expire(protocol.forgot_key(tenant), protocol.FORGOT_TTL_S)
         self.round_trips += 1
         replies = pipe.execute(raise_on_error=False)
         self._snapshot = None
+        self._forgot.clear()
         for reply in replies:
             if isinstance(reply, redis.exceptions.RedisError):
                 _raise_if_general(reply)
@@ -384,6 +395,8 @@ class Bus:
                     self._outbox.hear_cancel(fields[b"id"].decode())
                 elif fields[b"kind"] == b"published":
                     self._hear_published(client, fields[b"id"].decode())
+                elif fields[b"kind"] == b"forget":
+                    self._listener.forget(fields[b"id"].decode())
                 elif fields[b"kind"] == b"ended" and fields[b"id"].decode() in self._outbox.active:
                     self.beat()
 

@@ -81,6 +81,12 @@ class GrammarCompiler:
         self._kept: OrderedDict[tuple[str, GrammarSpec], CompiledGrammar | str] = OrderedDict()
         self._lock = Lock()
 
+    def forget(self, tenant: str) -> None:
+        """Drop what was compiled for a tenant."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] == tenant]:
+                del self._kept[key]
+
     def compile(self, spec: GrammarSpec, tenant: str = "") -> CompiledGrammar:
         """Raises GrammarError when the grammar cannot be enforced, is too large, or lets nothing be said.
 

@@ -61,6 +61,16 @@ class HostPool:
         """A held slot may go again, as if it had just come."""
         self._held.setdefault(self._owner[slot], OrderedDict())[slot] = None
 
+    def owner(self, slot: int) -> str:
+        return self._owner[slot]
+
+    def hand_over(self, slot: int, tenant: str) -> None:
+        """Another tenant's from now on: one that shares it. It may go again, as if it had just come."""
+        if not self.is_on_hold(slot):
+            self.hold(slot)
+        self._owner[slot] = tenant
+        self.let_go(slot)
+
     def clear(self, slot: int) -> None:
         """The slot holds nothing any more."""
         if not self.is_on_hold(slot):

@@ -241,6 +241,19 @@ class LLMEngine:
         self._ended += [self._finish(sequence, "abort") for sequence in list(choices)]
         return True
 
+    def forget_tenant(self, tenant: str) -> int:
+        """End all that a tenant runs, and drop its blocks from the pool, the host's memory and the disk.
+
+        Returns how many blocks were dropped. Nothing of the tenant can be found afterwards: what it shares with others
+        is public, and theirs from now on. Raises OSError when a file of it cannot be deleted.
+        """
+        for request_id in [name for name, choices in self._live.items() if choices[0].tenant == tenant]:
+            self.abort(request_id)
+        self.prompts.forget(tenant)
+        if self._grammars is not None:
+            self._grammars.forget(tenant)
+        return self.cache.forget_tenant(tenant, self.scheduler.running)
+
     def has_work(self) -> bool:
         """Whether `step` has anything to do or to tell."""
         return bool(self._ended) or self.scheduler.has_work()

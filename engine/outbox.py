@@ -41,6 +41,9 @@ class Listener(Protocol):
     def published(self, prompt: PublishedPrompt) -> None:
         """A tenant has published this prompt: it will be asked for soon."""
 
+    def forget(self, tenant: str) -> None:
+        """The tenant is being deleted: drop all that is its own."""
+
     def broken(self, error: Exception) -> None:
         """The bus has failed for good."""
 

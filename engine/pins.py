@@ -8,6 +8,7 @@ again with its tenant's next prompt. Evicting a pinned block, when nothing else 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,17 @@ class Pins:
         pin = self._pins.pop(name, None)
         if pin is not None:
             self._give(pin.entries)
+
+    def forget(self, tenant: str) -> None:
+        """Take off all pins of a tenant's prompts."""
+        for name in [name for name, pin in self._pins.items() if pin.sequence.tenant == tenant]:
+            self.unpin(name)
+
+    def holders(self) -> Iterator[tuple[str, CachedBlock]]:
+        """The pinned blocks, each with a tenant whose prompt it belongs to."""
+        for pin in self._pins.values():
+            for entry in pin.entries:
+                yield pin.sequence.tenant, entry
 
     def restore(self, tenant: str) -> None:
         """Pin what is not pinned of a tenant's prompts, where it is cached by now and there is room."""

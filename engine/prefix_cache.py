@@ -239,6 +239,51 @@ class PrefixCache:
         for entry in sorted(distrusted, key=_depth, reverse=True):
             self._remove(entry.block)
 
+    def forget_tenant(self, tenant: str, running: Iterable[Sequence]) -> int:
+        """Drop what is found for a tenant, in the pool and on the host; how many blocks that were.
+
+        Salts are shared by nobody else, so what another tenant uses or builds on is public: that stays, and is the
+        other one's from now on. `running`: all that run; those of this tenant have ended.
+        """
+        heirs: dict[CachedBlock, str] = {}
+
+        def inherit(entry: CachedBlock | None, heir: str) -> None:
+            while entry is not None and entry not in heirs:
+                heirs[entry] = heir
+                entry = entry.parent
+
+        running = list(running)
+        for sequence in running:
+            if sequence.tenant != tenant:
+                inherit(sequence.last_cached, sequence.tenant)
+        for holder, entry in self.pins.holders():
+            if holder != tenant:
+                inherit(entry, holder)
+        for entry in self._by_block.values():
+            if (owner := self._owner(entry)) != tenant:
+                inherit(entry, owner)
+        own = [entry for entry in self._by_block.values() if self._owner(entry) == tenant]
+        for entry in own:
+            if entry in heirs:
+                (self.host if self.host is not None and self.on_host(entry) else self.pool).hand_over(
+                    entry.block, heirs[entry]
+                )
+        dropped = [entry.block for entry in own if entry not in heirs]
+        self.distrust(dropped, running)
+        return len(dropped)
+
+    def blocks_of(self, tenant: str) -> int:
+        """How many findable blocks are a tenant's, in the pool and on the host."""
+        return sum(self._owner(entry) == tenant for entry in self._by_block.values())
+
+    def _owner(self, entry: CachedBlock) -> str:
+        if self.on_host(entry):
+            assert self.host is not None
+            return self.host.owner(entry.block)
+        owner = self.pool.owner[entry.block]
+        assert owner is not None
+        return owner
+
     # --- the index ------------------------------------------------------------------------------------------------
 
     def _key(self, parent: CachedBlock | None, content: Content) -> int:

@@ -5,6 +5,7 @@ and the prompt's tokens with their salts, and sealed by one over the KV too. Pro
 
 - what is loaded was saved for the same revision, layout, salts and tokens, bit by bit: the name narrows the search,
   then the tokens are compared and the seal is checked. Whoever does not know the salts can neither find nor forge one;
+- a file's name begins with its tenant's tag, so that all of a tenant's can be deleted (`forget`);
 - salts are tenants' secrets: no file holds them. The KV and the token ids are there for the folder's owner alone to
   read (files 0600, folder 0700);
 - a file is there whole or not at all, whoever writes or is killed. Together they take at most `most_bytes`; the ones
@@ -36,12 +37,15 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from engine.protocol import owner_tag
 from engine.sequence import Content
 
 log = structlog.get_logger(__name__)
 
-FORMAT = "octavo.prompt/1"
+FORMAT = "octavo.prompt/2"
 """To be changed whenever the same layout comes to hold other numbers, for example other rotary angles."""
+UNOWNED = b'"format":"octavo.prompt/1"'
+"""In the head of files whose names do not say whose they are; these are deleted."""
 QUEUED_BYTES = 256 << 20
 """KV that may wait in memory to be written; what comes beyond is not saved this time."""
 LEFT_OVER_S = 120.0
@@ -77,12 +81,15 @@ class PromptStore:
         self._queued: dict[str, int] = {}
         """Bytes of the prompts that wait to be written, by name."""
         self._unusable: set[str] = set()
+        self._forgotten: set[str] = set()
+        """Tags of tenants of whom nothing is written any more."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="prompt-store")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._sweep()
+        self._drop_unowned()
 
-    def key(self, content: Content) -> PromptKey:
-        """The key of a prompt with these contents, from its first token on."""
+    def key(self, content: Content, tenant: str = "") -> PromptKey:
+        """The key of a tenant's prompt with these contents, from its first token on."""
         fields = [*(f"{name}={value}".encode() for name, value in self._metadata.items())]
         for salt, tokens in content:
             fields += [salt.encode(), tokens]
@@ -90,13 +97,13 @@ class PromptStore:
         for part in fields:  # each with its length, so that no two lists of fields are the same bytes
             digest.update(struct.pack("<q", len(part)) + part)
         master = digest.digest()
-        name = hmac.digest(master, b"name", "sha256").hex()
+        name = owner_tag(tenant) + hmac.digest(master, b"name", "sha256").hex()[:40]
         return PromptKey(name, b"".join(tokens for _, tokens in content), hmac.digest(master, b"seal", "sha256"))
 
     def wants(self, key: PromptKey) -> bool:
         """Whether a prompt is neither there nor about to be. One that is there counts as used now."""
         with self._lock:
-            if key.name in self._queued:
+            if key.name in self._queued or _tag(key.name) in self._forgotten:
                 return False
             unusable = key.name in self._unusable
         path = self._path(key)
@@ -117,11 +124,35 @@ class PromptStore:
         assert kv.shape == expected, f"the prompt's blocks are {expected}, not {kv.shape}"
         with self._lock:
             waiting = sum(self._queued.values())
+            if _tag(key.name) in self._forgotten:
+                return False
             if kv.nbytes > self.most_bytes or (waiting and waiting + kv.nbytes > QUEUED_BYTES):
                 return False
             self._queued[key.name] = kv.nbytes
         self._writer.submit(self._save, key, kv)
         return True
+
+    def forget(self, tenant: str) -> None:
+        """Delete a tenant's prompts, finished and unfinished, and write none of them any more. Returns once it is done.
+
+        Raises OSError when one cannot be deleted.
+        """
+        tag = owner_tag(tenant)
+        with self._lock:
+            self._forgotten.add(tag)
+        self._writer.submit(self._delete, tag).result()
+
+    def _delete(self, tag: str) -> None:
+        for pattern in (OURS, UNFINISHED):
+            for name, _ in self._files(pattern):
+                if _tag(name) == tag:
+                    (self.folder / name).unlink(missing_ok=True)
+
+    def _drop_unowned(self) -> None:
+        for name, _ in self._files(OURS):
+            with contextlib.suppress(OSError), (self.folder / name).open("rb") as file:
+                if UNOWNED in file.read(256):
+                    (self.folder / name).unlink(missing_ok=True)
 
     def flush(self) -> None:
         """Wait until all that waits has been written. (The interpreter does so at its end.)"""
@@ -129,7 +160,8 @@ class PromptStore:
 
     def _save(self, key: PromptKey, kv: NDArray[np.uint8]) -> None:
         try:
-            self._write(key, kv)
+            if _tag(key.name) not in self._forgotten:
+                self._write(key, kv)
         except OSError as error:
             log.warning("prompt_store.not_saved", file=key.name[:12], reason=error.strerror or str(error))
         except Exception as error:
@@ -260,6 +292,10 @@ class PromptStore:
 
 class _Unusable(Exception):
     """Why a file is ignored."""
+
+
+def _tag(name: str) -> str:
+    return name[:24]
 
 
 def _seal(key: PromptKey, data: memoryview) -> bytes:

@@ -12,6 +12,7 @@ numbers go on across attempts, so a reader that knows a `seq` finds its place in
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -74,6 +75,11 @@ def published_key(version: str) -> str:
     return f"octavo:published:{version}"
 
 
+def forgot_key(tenant: str) -> str:
+    """A set: the workers that have dropped all KV of a tenant, since they were told to."""
+    return f"octavo:forgot:{tenant}"
+
+
 def control_key(model: str) -> str:
     return f"octavo:control:{model}"
 
@@ -97,6 +103,11 @@ def sentinel(url: str) -> tuple[list[tuple[str, int]], str, int, str | None] | N
     if not master or not all(host for host, _ in sentinels):
         raise ValueError("REDIS_URL must read sentinel://host:port,host:port/master/db")
     return sentinels, master, int(db or 0), unquote(credentials.rpartition(":")[2]) or None
+
+
+def owner_tag(tenant: str) -> str:
+    """The beginning of the names of a tenant's files in the workers' prompt stores: 24 hexadecimal digits."""
+    return hashlib.sha256(b"octavo.prompt-owner\0" + tenant.encode()).hexdigest()[:24]
 
 
 def model_name(path: str) -> str:
@@ -161,6 +172,8 @@ class PublishedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     weight: float = 1.0
 
 
+FORGOT_TTL_S = 600
+"""How long it is known which workers have forgotten a tenant; who asks asks again until it has seen them all."""
 PUBLISHED_TTL_S = 60
 CONTROL_LENGTH = 1000
 """Hints that the control stream keeps, about; wire.lua has the same figure."""

@@ -89,6 +89,14 @@ class PublishedPrompts:
             self.end(self.warming[name])
         self._cache.pins.unpin(name)
 
+    def forget(self, tenant: str) -> None:
+        """None of a tenant's prompts is computed, pinned or on disk any more. Raises OSError as the store does."""
+        for sequence in [sequence for sequence in self.warming.values() if sequence.tenant == tenant]:
+            self.end(sequence, trusted=False)
+        self._cache.pins.forget(tenant)
+        if self.store is not None:
+            self.store.forget(tenant)
+
     def stored(
         self, prompt_token_ids: SequenceOf[int], regions: SequenceOf[Region], *, tenant: str = ""
     ) -> NDArray[Any] | None:
@@ -96,7 +104,7 @@ class PublishedPrompts:
         sequence = _published(prompt_token_ids, regions, tenant)
         if self.store is None or sequence is None:
             return None
-        return self.store.load(self.store.key(sequence.content(0, sequence.num_tokens)))
+        return self.store.load(self.store.key(sequence.content(0, sequence.num_tokens), sequence.tenant))
 
     def restore(
         self,
@@ -154,7 +162,7 @@ class PublishedPrompts:
     def _pin(self, name: str, sequence: Sequence) -> int:
         """Pin it, and save it where that is wanted."""
         if self.store is not None and (blocks := self._cache.whole(sequence)) is not None:
-            key = self.store.key(sequence.content(0, sequence.num_tokens))
+            key = self.store.key(sequence.content(0, sequence.num_tokens), sequence.tenant)
             if self.store.wants(key):
                 self.store.save(key, self._runner.read_blocks(blocks, sequence.num_tokens))
         return self._cache.pins.pin(name, sequence, sequence.num_tokens)

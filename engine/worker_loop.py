@@ -134,6 +134,7 @@ class Worker:
         self._pinned: dict[str, str] = {}  # tenant -> prompt version
         self._looked_up: set[tuple[str, str]] = set()  # tenants' prompt versions that were looked for on disk
         self._prompts: dict[str, Prompt] = {}  # of runs whose published prompt is to be pinned
+        self._forgotten: set[str] = set()  # tenants that are gone; their ids are never used again
         self._healthy = True
         self._stop_by: float | None = None
         self._deadlines_at = 0.0
@@ -161,6 +162,9 @@ class Worker:
 
     def published(self, prompt: PublishedPrompt) -> None:
         self._inbox.put(("announced", prompt))  # and not to the tokenizer at once: that may have ended before the bus
+
+    def forget(self, tenant: str) -> None:
+        self._inbox.put(("forget", tenant))
 
     def broken(self, error: Exception) -> None:
         self._inbox.put(("broken", error))
@@ -308,6 +312,8 @@ class Worker:
             self._tokenizers.submit(self._render_published, value)
         elif kind == "published":
             self._warm(*value)
+        elif kind == "forget":
+            self._forget_tenant(value)
         elif kind == "broken":
             self._healthy = False
             raise Stop(1)
@@ -332,6 +338,9 @@ class Worker:
             elapsed = time.monotonic() - run.taken_at
             run.deadline = time.monotonic() + (request.deadline_ms - prompt.taken.now_ms) / 1000 - elapsed
         run.request = request
+        if request.tenant in self._forgotten:
+            self._end(run, protocol.Cancelled())
+            return
         if prompt.stored is not None:
             self._restore(request.tenant, request.prompt_version, prompt.token_ids, prompt.regions, prompt.stored)
         try:
@@ -360,6 +369,26 @@ class Worker:
         run.ending = event
         if not self._engine.abort(run.engine_id):
             self._end(run, event)
+
+    def _forget_tenant(self, tenant: str) -> None:
+        """A tenant is being deleted: end what it runs, and keep nothing of it, now or later. Heard more than once."""
+        self._forgotten.add(tenant)
+        for run in list(self._runs.values()):
+            if run.request is not None and run.request.tenant == tenant:
+                self._abort(run.id, protocol.Cancelled())
+        try:
+            dropped = self._engine.forget_tenant(tenant)
+        except OSError as error:  # who waits for us asks again
+            log.error("tenant.not_forgotten", tenant=tenant, reason=error.strerror or type(error).__name__)
+            return
+        self._pinned.pop(tenant, None)
+        self._looked_up = {looked_up for looked_up in self._looked_up if looked_up[0] != tenant}
+        self._prompts = {key: prompt for key, prompt in self._prompts.items() if key in self._runs}
+        self.bus.warm(self._pinned)
+        self._rested = False
+        self._show(final=True)
+        self.bus.forgot(tenant)
+        log.info("tenant.forgotten", tenant=tenant, blocks=dropped)
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
@@ -425,7 +454,7 @@ class Worker:
     def _warm(self, prompt: PublishedPrompt, token_ids: list[int], regions: list[Any], stored: Any) -> None:
         """Have a prompt that was just published in the pool before anybody asks; the one before it is released."""
         tenant, version = prompt.tenant, prompt.version
-        if self._pinned.get(tenant) == version or self._stop_by is not None:
+        if self._pinned.get(tenant) == version or self._stop_by is not None or tenant in self._forgotten:
             return
         if stored is not None and self._restore(tenant, version, token_ids, regions, stored):
             return

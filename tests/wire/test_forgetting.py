@@ -1,0 +1,50 @@
+"""A worker that is told to forget a tenant: its answers end, nothing of it is left, and the worker says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chatapp.streaming import forgetting, submit, workers
+from engine import protocol
+from engine.protocol import Cancelled, SystemText
+from tests.wire.conftest import MODEL, InProcess, Wire, a_question, answer_of, until
+from tests.wire.test_worker import first_tokens
+
+pytestmark = pytest.mark.usefixtures("closing")
+
+
+async def test_a_forgotten_tenant_is_gone_from_pool_pins_and_disk_while_another_goes_on(
+    wire: Wire, serve: Callable[..., InProcess], tmp_path: Path
+) -> None:
+    served = serve(prompt_store=str(tmp_path / "prompts"))
+    await until(workers.live)
+
+    def question(tenant: str, tokens: int) -> protocol.Request:
+        system = [SystemText(f"You answer for the house of {tenant}. " * 6, f"the salt of {tenant}")]
+        return a_question(tenant, tokens=tokens, system=system, prompt_version=f"v-{tenant}")
+
+    gone, other = question("gone", 2000), question("other", 300)
+    for request in (gone, other):
+        submit.enqueue(request)
+    await asyncio.gather(*(first_tokens(request.id) for request in (gone, other)))
+    assert "gone" in served.engine.pool.owner
+    asked = {worker.id for worker in workers.live()}
+    forgetting.ask("gone")
+    await until(lambda: forgetting.heard("gone") == asked)
+    assert isinstance((await answer_of(gone.id))[-1], Cancelled)
+    assert "gone" not in served.engine.pool.owner
+    store = served.engine.prompts.store
+    assert store is not None
+    assert not [path for path in store.folder.iterdir() if path.name.startswith(protocol.owner_tag("gone"))]
+    assert isinstance((await answer_of(other.id))[-1], protocol.Finished)
+    assert served.worker._pinned == {"other": "v-other"}
+
+    late = question("gone", 4)
+    submit.enqueue(late)  # one that was on its way
+    assert isinstance((await answer_of(late.id))[-1], Cancelled)
+    assert "gone" not in served.engine.pool.owner
+    assert served.worker.model == MODEL
