@@ -25,6 +25,8 @@ UNSCOPED = {
     "reaper": "finishes what a crash left of all tenants",
     "admin": "the operators' administration; it shows no chats",
     "commands": "management commands, which an operator runs",
+    "data jobs": "finds exports, retention and deletions that are due; each then works in its tenant's scope",
+    "own data": "gathers or deletes what one person has, in all their teams",
     "demo": "makes the demo's teams",
     "tests": "tests look at the rows of all",
 }

@@ -32,6 +32,8 @@ class Conversation(TenantOwned):
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     updated_at = models.DateTimeField(default=timezone.now)
     deleted_at = models.DateTimeField(null=True, blank=True)
+    # Kept although it is old, where the team's retention says so.
+    starred_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         indexes = [models.Index(fields=["tenant", "user", "-updated_at"], name="conversation_list")]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
+from celery.schedules import crontab
 from csp.constants import NONCE, NONE, SELF
 
 from chatapp.settings import redis_urls
@@ -22,6 +23,8 @@ OCTAVO_MODEL_NAME = os.environ.get("OCTAVO_MODEL_NAME") or model_name(OCTAVO_MOD
 OCTAVO_URL = os.environ.get("OCTAVO_URL", "http://127.0.0.1:8000")
 # Shared by all tenants, in front of their own prompts; its KV blocks are the only ones that tenants share.
 OCTAVO_PREAMBLE = os.environ.get("OCTAVO_PREAMBLE", "")
+# Where this machine's workers keep published prompts' KV (engine.prompt_store): a deleted team's are looked for there.
+OCTAVO_PROMPT_STORE = Path(os.environ.get("OCTAVO_WORKER_PROMPT_STORE") or DATA / "prompts")
 OCTAVO_ANSWER_TIMEOUT_S = int(os.environ.get("OCTAVO_ANSWER_TIMEOUT_S", "600"))
 
 
@@ -73,6 +76,7 @@ INSTALLED_APPS = [
     "chatapp.streaming",
     "chatapp.api",
     "chatapp.usage",
+    "chatapp.data",
     "chatapp.dashboard",
 ]
 
@@ -187,6 +191,8 @@ CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "chatapp.chat.tasks.reap", "schedule": 5.0, "options": {"expires": 5.0}},
     "usage": {"task": "chatapp.usage.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60.0}},
     "release-expired": {"task": "chatapp.limits.tasks.release_expired", "schedule": 60.0, "options": {"expires": 60.0}},
+    "tend-data": {"task": "chatapp.data.tasks.tend", "schedule": 15.0, "options": {"expires": 15.0}},
+    "retention": {"task": "chatapp.data.tasks.apply_retention", "schedule": crontab(hour="2", minute="20")},
 }
 
 UNFOLD = {

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class DataConfig(AppConfig):
+    name = "chatapp.data"
+    label = "data"

@@ -1,0 +1,200 @@
+"""How long a team keeps chats: what would go is shown first, then it is turned on, then it happens every night.
+
+A conversation goes as a whole, by its last activity. What it used stays as figures until these are too old as well. A
+conversation that is being answered is left for the next night.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from django.db import transaction
+from django.db.models import Count, Exists, F, Max, Min, OuterRef, Q, QuerySet
+from django.utils import timezone
+
+from chatapp.audit.services import SYSTEM, record
+from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
+from chatapp.data.models import LEAST_USAGE_DAYS, LONGEST_DAYS, USAGE_DAYS, Retention, Sweep
+from chatapp.data.rows import erase
+from chatapp.errors import BadInput
+from chatapp.scope import tenant_scope, unscoped
+from chatapp.tenants.access import Access
+from chatapp.tenants.models import Tenant
+from chatapp.tenants.permissions import Permission
+
+log = structlog.get_logger(__name__)
+
+# What somebody deleted can be asked back from an operator for so long.
+DELETED_DAYS = 30
+BATCH = 200
+MOST_MEMBERS = 50
+
+
+@dataclass(frozen=True)
+class MemberShare:
+    name: str
+    conversations: int
+    messages: int
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a rule would delete now. `members`: those with most first, MOST_MEMBERS of them."""
+
+    days: int
+    keep_starred: bool
+    conversations: int
+    messages: int
+    starred_kept: int
+    oldest: datetime | None
+    newest: datetime | None
+    members: list[MemberShare]
+
+
+def retention_of(tenant: Tenant) -> Retention:
+    return Retention.objects.filter(tenant=tenant).first() or Retention(tenant=tenant)
+
+
+def preview(*, access: Access, days: int, keep_starred: bool = True) -> Preview:
+    """The dry run. Raises BadInput, Forbidden."""
+    access.require(Permission.MANAGE_DATA)
+    _check("days", days, 1)
+    cutoff = timezone.now() - timedelta(days=days)
+    own = Conversation.objects.filter(tenant=access.tenant)
+    old = _old(own, cutoff, keep_starred)
+    totals = old.aggregate(count=Count("pk"), oldest=Min("updated_at"), newest=Max("updated_at"))
+    shares = (
+        old.values("user__email", "key__name")
+        .annotate(chats=Count("pk", distinct=True), said=Count("messages"))
+        .order_by("-said", "user__email")
+    )
+    starred = own.filter(updated_at__lt=cutoff, deleted_at=None, starred_at__isnull=False).count()
+    return Preview(
+        days=days,
+        keep_starred=keep_starred,
+        conversations=totals["count"],
+        messages=Message.objects.filter(conversation__in=old.values("pk")).count(),
+        starred_kept=starred if keep_starred else 0,
+        oldest=totals["oldest"],
+        newest=totals["newest"],
+        members=[
+            MemberShare(row["user__email"] or f"API key {row['key__name']}", row["chats"], row["said"])
+            for row in shares[:MOST_MEMBERS]
+        ],
+    )
+
+
+@transaction.atomic
+def set_retention(
+    *, access: Access, days: int | None, keep_starred: bool = True, usage_days: int = USAGE_DAYS
+) -> Retention:
+    """From the next night on. `days` None: chats are kept until somebody deletes them. Raises BadInput, Forbidden."""
+    access.require(Permission.MANAGE_DATA)
+    if days is not None:
+        _check("days", days, 1)
+    _check("usage_days", usage_days, LEAST_USAGE_DAYS)
+    Retention.objects.get_or_create(tenant=access.tenant)
+    rule = Retention.objects.select_for_update().get(tenant=access.tenant)
+    before = {"days": rule.days, "keep_starred": rule.keep_starred, "usage_days": rule.usage_days}
+    after = {"days": days, "keep_starred": keep_starred, "usage_days": usage_days}
+    changed = {name: [before[name], value] for name, value in after.items() if before[name] != value}
+    if changed:
+        rule.days, rule.keep_starred, rule.usage_days = days, keep_starred, usage_days
+        rule.changed_at = timezone.now()
+        rule.save()
+        record("data.retention_changed", actor=access.actor, tenant=access.tenant, name=str(rule), details=changed)
+    return rule
+
+
+def _check(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LONGEST_DAYS:
+        raise BadInput(f"Use a number of days from {least} to {LONGEST_DAYS}.", param=name)
+
+
+def _old(conversations: QuerySet[Conversation], cutoff: datetime, keep_starred: bool) -> QuerySet[Conversation]:
+    kept = Q(starred_at__isnull=True) if keep_starred else Q()
+    return _idle(conversations.filter(kept, updated_at__lt=cutoff))
+
+
+def _idle(conversations: QuerySet[Conversation]) -> QuerySet[Conversation]:
+    answered = Generation.objects.filter(conversation=OuterRef("pk"), state__in=UNFINISHED)
+    return conversations.filter(~Exists(answered))
+
+
+# --- every night --------------------------------------------------------------------------------------------------
+
+
+def sweep_all() -> None:
+    """All teams, one after the other; what fails for one does not keep the others from theirs."""
+    with unscoped("data jobs"):
+        tenants = list(Tenant.objects.order_by("pk"))
+    for tenant in tenants:
+        try:
+            sweep(tenant)
+        except Exception as error:
+            log.error("retention.failed", tenant=str(tenant.pk), error=type(error).__name__)
+
+
+def sweep(tenant: Tenant) -> Sweep:
+    """Delete what is too old now. One that was cut short is gone on with, and its counts with it."""
+    with tenant_scope(tenant):
+        rule = retention_of(tenant)
+        run = Sweep.objects.filter(finished_at=None).first() or Sweep.objects.create(tenant=tenant)
+        now = timezone.now()
+        doomed = [_idle(Conversation.objects.filter(deleted_at__lt=now - timedelta(days=DELETED_DAYS)))]
+        if rule.days is not None:
+            doomed.append(_old(Conversation.objects.all(), now - timedelta(days=rule.days), rule.keep_starred))
+        for conversations in doomed:
+            while keys := list(conversations.order_by("updated_at").values_list("pk", flat=True)[:BATCH]):
+                if not _purge(run, conversations, keys):
+                    break  # all of them have come to life since
+        stale = Generation.objects.filter(
+            conversation=None, created_at__lt=now - timedelta(days=rule.usage_days)
+        ).exclude(state__in=UNFINISHED)
+        while keys := list(stale.values_list("pk", flat=True)[:BATCH]):
+            with transaction.atomic():
+                erase(Generation, keys)
+                Sweep.objects.filter(pk=run.pk).update(usage_rows=F("usage_rows") + len(keys))
+        return _finish(run, tenant)
+
+
+@transaction.atomic
+def _purge(run: Sweep, conversations: QuerySet[Conversation], keys: list[uuid.UUID]) -> int:
+    # Locked and looked at again: somebody may have asked something meanwhile.
+    locked = Conversation.objects.select_for_update().filter(pk__in=keys)
+    found = {row.pk for row in locked} & set(conversations.filter(pk__in=keys).values_list("pk", flat=True))
+    messages = purge_conversations(list(found))
+    Sweep.objects.filter(pk=run.pk).update(
+        conversations=F("conversations") + len(found), messages=F("messages") + messages
+    )
+    return len(found)
+
+
+def purge_conversations(keys: list[uuid.UUID]) -> int:
+    """Conversations with all that was said; what they used stays, without a trace of what it was about.
+
+    How many messages that were. Call it inside a transaction.
+    """
+    # The digest is one of the text; whoever guesses that could check the guess.
+    Generation.objects.filter(conversation__in=keys).update(
+        conversation=None, message=None, request=None, idempotency_key=None, digest="", error_message=""
+    )
+    messages = Message.objects.filter(conversation__in=keys).count()
+    erase(Conversation, keys)
+    return messages
+
+
+@transaction.atomic
+def _finish(run: Sweep, tenant: Tenant) -> Sweep:
+    run.refresh_from_db()
+    run.finished_at = timezone.now()
+    run.save(update_fields=["finished_at"])
+    counts = {"conversations": run.conversations, "messages": run.messages, "usage_rows": run.usage_rows}
+    if any(counts.values()):
+        record("data.retention_applied", actor=SYSTEM, tenant=tenant, on=run, details=counts)
+    else:
+        Sweep.objects.filter(tenant=tenant, conversations=0, messages=0, usage_rows=0).exclude(pk=run.pk).delete()
+    return run
