@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-from chatapp.dashboard import audit, invitations, keys, members, overview, team, usage, views
+from chatapp.dashboard import audit, data, invitations, keys, members, overview, own_data, team, usage, views
 
 urlpatterns = [
     path("admin/occupancy/", admin.site.admin_view(views.occupancy), name="occupancy"),
@@ -32,4 +32,11 @@ urlpatterns = [
     path("t/<slug:slug>/admin/keys/<uuid:key_id>", keys.detail, name="tenant-key"),
     path("t/<slug:slug>/admin/keys/<uuid:key_id>/rotate", keys.rotate, name="tenant-key-rotate"),
     path("t/<slug:slug>/admin/keys/<uuid:key_id>/revoke", keys.revoke, name="tenant-key-revoke"),
+    path("t/<slug:slug>/admin/data", data.data, name="tenant-data"),
+    path("t/<slug:slug>/admin/data/exports/<uuid:export_id>", data.export_file, name="tenant-export-file"),
+    path("accounts/data", own_data.own_data, name="account-data"),
+    path("accounts/data/exports/<uuid:export_id>", own_data.own_export_file, name="account-export-file"),
+    path(
+        "accounts/data/exports/<uuid:export_id>/progress", own_data.own_export_progress, name="account-export-progress"
+    ),
 ]

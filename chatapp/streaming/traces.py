@@ -144,9 +144,11 @@ def _shared(client: Any, tenant: str) -> Iterator[tuple[bytes, str, str]]:
 
 
 def _entries(client: Any, tenant: str) -> Iterator[tuple[str, bytes]]:
-    for stream in STREAMS:
+    """Ended generations that nobody has recorded, and the hints to forget the tenant."""
+    hints = [name.decode() for name in client.scan_iter(match="octavo:control:*", count=COUNT)]
+    for stream in [*STREAMS, *hints]:
         for entry, fields in client.xrange(stream):
-            if fields.get(b"tenant") == tenant.encode():
+            if tenant.encode() in (fields.get(b"tenant"), fields.get(b"id")):
                 yield stream, entry
 
 

@@ -32,6 +32,9 @@ class TenantAdmin(ModelAdmin):
     readonly_fields = ("created_at",)
     inlines = (MembershipInline,)
 
+    def has_delete_permission(self, request: HttpRequest, obj: Tenant | None = None) -> bool:
+        return False  # a row is not all of a team: chatapp.data deletes it from everywhere
+
 
 @admin.register(Membership)
 class MembershipAdmin(ModelAdmin):

@@ -27,6 +27,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("API keys", "key-round", "tenant-keys", Permission.READ_KEYS),
     Entry("Overview", "gauge", "tenant-overview", Permission.READ_DASHBOARD),
     Entry("Usage", "chart-column", "tenant-usage", Permission.READ_USAGE),
+    Entry("Data", "database", "tenant-data", Permission.MANAGE_DATA),
 )
 
 

@@ -67,6 +67,12 @@ ADDRESSES: dict[str, str] = {
     "api/t/<slug>/keys/<uuid:key_id>/rotate": MANAGED,
     "api/t/<slug>/usage": MANAGED,
     "api/t/<slug>/usage/export": MANAGED,
+    "api/t/<slug>/retention": MANAGED,
+    "api/t/<slug>/retention/preview": MANAGED,
+    "api/t/<slug>/exports": MANAGED,
+    "api/t/<slug>/exports/<uuidstr:export_id>": MANAGED,
+    "api/t/<slug>/deletion": MANAGED,
+    "api/t/<slug>/conversations/<uuidstr:conversation_id>/star": MANAGED,
     "t/<slug:slug>/": FOREIGN,
     "t/<slug:slug>/admin/": MANAGED,
     "t/<slug:slug>/admin/members": MANAGED,
@@ -88,6 +94,8 @@ ADDRESSES: dict[str, str] = {
     "t/<slug:slug>/admin/usage": MANAGED,
     "t/<slug:slug>/admin/usage/export": MANAGED,
     "t/<slug:slug>/usage": FOREIGN,
+    "t/<slug:slug>/admin/data": MANAGED,
+    "t/<slug:slug>/admin/data/exports/<uuid:export_id>": MANAGED,
     "t/<slug:slug>/c/<uuid:conversation_id>": FOREIGN,
 }
 # Whole packages, by the beginning of their addresses.

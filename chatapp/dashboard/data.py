@@ -1,0 +1,126 @@
+"""The data page of a team's administration: how long chats are kept, exports, deleting the team."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
+from django.utils import timezone
+
+from chatapp.dashboard.data_forms import RetentionForm, TypedForm
+from chatapp.dashboard.downloads import download
+from chatapp.data import exports
+from chatapp.data.deletion import GRACE, request_own_deletion
+from chatapp.data.models import Sweep
+from chatapp.data.retention import DELETED_DAYS, preview, retention_of, set_retention
+from chatapp.errors import Conflict, Refusal
+from chatapp.tenants.access import Access
+from chatapp.tenants.pages import is_repeat, page, refuse, tenant_page
+from chatapp.tenants.permissions import Permission
+
+
+@tenant_page(Permission.MANAGE_DATA, methods=("GET", "HEAD", "POST"))
+def data(request: HttpRequest, access: Access) -> HttpResponse:
+    if request.method == "POST":
+        act = ACTIONS.get(request.POST.get("action", ""))
+        if act is None:
+            return _page(request, access, status=400)
+        return act(request, access)
+    return _page(request, access)
+
+
+@tenant_page(Permission.MANAGE_DATA)
+def export_file(request: HttpRequest, access: Access, export_id: UUID) -> HttpResponseBase:
+    export = exports.download_of(access, export_id)
+    name = f"{access.tenant.slug}-{export.created_at:%Y-%m-%d}.zip"
+    try:
+        return download(request, export.path, name, export.size)
+    except FileNotFoundError:
+        raise Http404 from None
+
+
+def _page(request: HttpRequest, access: Access, *, status: int = 200, **forms: Any) -> HttpResponse:
+    rule = retention_of(access.tenant)
+    initial = {"days": rule.days, "keep_starred": rule.keep_starred, "usage_days": rule.usage_days}
+    shown = exports.exports_of(access)
+    context = {
+        "rule": rule,
+        "retention_form": RetentionForm(initial=initial),
+        "sweeps": list(Sweep.objects.filter(tenant=access.tenant).exclude(finished_at=None)[:3]),
+        "deleted_days": DELETED_DAYS,
+        "exports": shown,
+        "running": next((export for export in shown if export.unfinished), None),
+        "deletion_form": _deletion_form(access),
+        "grace_days": GRACE.days,
+        "due": timezone.now() + GRACE,
+        **forms,
+    }
+    return page(request, access, "tenant/data.html", context, status=status)
+
+
+def _deletion_form(access: Access, data: Any = None) -> TypedForm:
+    slug = access.tenant.slug
+    return TypedForm(data, must_equal=slug, label=f"Type {slug} to confirm", auto_id="deletion_%s")
+
+
+def _retention(request: HttpRequest, access: Access) -> HttpResponse:
+    """The dry run first, where more would go than goes now; then it is turned on."""
+    form = RetentionForm(request.POST)
+    if not form.is_valid():
+        return _page(request, access, status=400, retention_form=form)
+    rule, former = form.rule(), retention_of(access.tenant)
+    stricter = rule["days"] is not None and (
+        former.days is None or rule["days"] < former.days or (former.keep_starred and not rule["keep_starred"])
+    )
+    if stricter and "confirmed" not in request.POST:
+        told = preview(access=access, days=rule["days"], keep_starred=rule["keep_starred"])
+        return page(request, access, "tenant/data_preview.html", {"preview": told, "rule": rule})
+    if not is_repeat(request):
+        set_retention(access=access, **rule)
+        said = f"Chats are deleted {rule['days']} days after their last message." if rule["days"] else "Chats are kept."
+        messages.success(request, said)
+    return redirect("tenant-data", slug=access.tenant.slug)
+
+
+def _export(request: HttpRequest, access: Access) -> HttpResponse:
+    if not is_repeat(request):
+        try:
+            exports.request_export(access=access)
+        except Conflict as refusal:
+            messages.warning(request, refusal.message)
+    return redirect("tenant-data", slug=access.tenant.slug)
+
+
+def _remove(request: HttpRequest, access: Access) -> HttpResponse:
+    """Stop it, or delete its file. Raises NotFound (404)."""
+    was = exports.export_of(access, request.POST.get("export", "")).unfinished
+    exports.cancel_export(access=access, export_id=request.POST.get("export", ""))
+    messages.success(request, "The export is stopped." if was else "The file is deleted.")
+    return redirect("tenant-data", slug=access.tenant.slug)
+
+
+def _delete(request: HttpRequest, access: Access) -> HttpResponse:
+    form = _deletion_form(access, request.POST)
+    if form.is_valid():
+        try:
+            deletion = request_own_deletion(access=access, confirm=form.cleaned_data["confirm"])
+        except Refusal as refusal:
+            refuse(form, refusal)
+        else:
+            name = access.tenant.name
+            messages.success(request, f"{name} is closed, and will be deleted on {deletion.due_at:%d %B}.")
+            return redirect("account-data")
+    return _page(request, access, status=400, deletion_form=form)
+
+
+ACTIONS: dict[str, Callable[[HttpRequest, Access], HttpResponse]] = {
+    "retention": _retention,
+    "export": _export,
+    "remove": _remove,
+    "delete": _delete,
+}
