@@ -18,7 +18,7 @@ from django.utils import timezone
 from chatapp.audit.models import ActorKind
 from chatapp.audit.services import Actor
 from chatapp.ids import new_id
-from chatapp.scope import TenantOwned
+from chatapp.owned import TenantOwned
 from chatapp.tenants.models import Tenant
 
 LONGEST_DAYS = 3650

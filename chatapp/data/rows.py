@@ -16,7 +16,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import models
 
 from chatapp.audit.models import AuditEntry
-from chatapp.scope import TenantOwned
+from chatapp.owned import TenantOwned
 
 BATCH = 500
 
