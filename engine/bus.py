@@ -37,6 +37,9 @@ BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 # A snapshot of a large pool has tens of kilobytes, and who looks wants the newest.
 SNAPSHOTS = 50
 
+HEARING_S = 2.0
+ANSWER_TTL_S = 10  # of a count's answer that nobody fetches
+
 # What passes by itself: no server, one that has just become a replica, one without memory until something ends.
 PASSING = (
     redis.exceptions.ConnectionError,
@@ -135,6 +138,9 @@ class Bus:
         self._warm: frozenset[str] = frozenset()
         self._snapshot: protocol.Snapshot | None = None
         self._forgot: set[str] = set()
+        self._warmed: dict[str, int] = {}  # versions to be acknowledged
+        self._counted: list[tuple[str, protocol.Counted]] = []
+        self._hearing = threading.Event()
         self._may_take = True  # something may wait for us
         self._taking = True
         self._beat_at = 0.0
@@ -164,6 +170,14 @@ class Bus:
         """Whose prompts we hold, from now on."""
         self._warm = frozenset(tenants)
 
+    def acknowledge(self, version: str, tokens: int) -> None:
+        """We have a published prompt in memory, so many of its tokens pinned."""
+        self._inbox.put(("warmed", (version, tokens)))
+
+    def answer(self, request_id: str, counted: protocol.Counted) -> None:
+        """What a count request asked for."""
+        self._inbox.put(("counted", (request_id, counted)))
+
     def beat(self) -> None:
         """Send a heartbeat at once: the details have changed."""
         self._inbox.put(("beat", None))
@@ -180,6 +194,8 @@ class Bus:
     # --- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        # Whoever sees our first heartbeat may send a hint at once: it must not be older than where we begin to read.
+        self._hearing.wait(HEARING_S)
         failures = 0
         try:
             while True:
@@ -238,6 +254,10 @@ class Bus:
                 self._may_take = True
             elif kind == "beat":
                 self._beat_at = 0.0
+            elif kind == "warmed":
+                self._warmed[value[0]] = value[1]
+            elif kind == "counted":
+                self._counted.append(value)
             elif kind == "stop":
                 self._taking, self._stop_at = False, value
             if not wait_fully:
@@ -256,7 +276,7 @@ class Bus:
     def _flush(self, client: redis.Redis) -> None:
         """Send all that has gathered, in one pipeline, and act on the replies."""
         tells, ending = self._outbox.unsent()
-        if not tells and not ending and self._snapshot is None and not self._forgot:
+        if not (tells or ending or self._snapshot or self._warmed or self._counted or self._forgot):
             return
         pipe = client.pipeline(transaction=False)
         if tells:
@@ -270,10 +290,13 @@ class Bus:
         for tenant in self._forgot:  # after the snapshot: who waits for this sees a block table without the tenant
             pipe.sadd(protocol.forgot_key(tenant), self._worker)
             pipe.expire(protocol.forgot_key(tenant), protocol.FORGOT_TTL_S)
+        self._add_answers(pipe)
         self.round_trips += 1
         replies = pipe.execute(raise_on_error=False)
         self._snapshot = None
         self._forgot.clear()
+        self._warmed.clear()
+        self._counted.clear()
         for reply in replies:
             if isinstance(reply, redis.exceptions.RedisError):
                 _raise_if_general(reply)
@@ -285,6 +308,14 @@ class Bus:
             else:
                 self._outbox.finished(generation, protocol.parse_finished(reply))
                 self._may_take = True
+
+    def _add_answers(self, pipe: Any) -> None:
+        for version, tokens in self._warmed.items():
+            pipe.hset(protocol.warm_key(version), self._worker, tokens)
+            pipe.expire(protocol.warm_key(version), protocol.WARM_TTL_S)
+        for request_id, counted in self._counted:
+            pipe.rpush(protocol.counted_key(request_id), protocol.encode(counted))
+            pipe.expire(protocol.counted_key(request_id), ANSWER_TTL_S)
 
     def _told(self, client: redis.Redis, tells: list[Tell], reply: Any) -> None:
         if isinstance(reply, Exception):
@@ -381,6 +412,7 @@ class Bus:
                 if not last:
                     newest: Any = client.xrevrange(key, count=1)
                     last = newest[0][0].decode() if newest else "0-0"
+                    self._hearing.set()
                     self._inbox.put(("hint", None))
                 reply: Any = client.xread({key: last}, block=int(BLOCK_S * 1000))
             except redis.exceptions.RedisError:
@@ -394,7 +426,12 @@ class Bus:
                 elif fields[b"kind"] == b"cancel":
                     self._outbox.hear_cancel(fields[b"id"].decode())
                 elif fields[b"kind"] == b"published":
-                    self._hear_published(client, fields[b"id"].decode())
+                    if fields.get(b"worker", b"").decode() in ("", self._worker):
+                        self._hear_published(client, fields[b"id"].decode())
+                elif fields[b"kind"] == b"released":
+                    self._listener.released(fields[b"id"].decode(), fields.get(b"version", b"").decode())
+                elif fields[b"kind"] == b"count":
+                    self._hear_count(client, fields[b"id"].decode())
                 elif fields[b"kind"] == b"forget":
                     self._listener.forget(fields[b"id"].decode())
                 elif fields[b"kind"] == b"ended" and fields[b"id"].decode() in self._outbox.active:
@@ -407,6 +444,15 @@ class Bus:
                 self._listener.published(protocol.decode_published(data))
         except (redis.exceptions.RedisError, msgspec.DecodeError) as error:
             log.warning("prompt.unreadable", version=version, error=type(error).__name__)
+
+    def _hear_count(self, client: redis.Redis, request_id: str) -> None:
+        """The first of the workers has it; the others find nothing."""
+        try:
+            data: Any = client.getdel(protocol.count_key(request_id)) if self._taking else None
+            if data is not None and len(data) <= protocol.MOST_COUNT_BYTES:
+                self._listener.counting(protocol.decode_count(data))
+        except (redis.exceptions.RedisError, msgspec.DecodeError) as error:
+            log.warning("count.unreadable", error=type(error).__name__)
 
 
 def _raise_if_general(error: redis.exceptions.RedisError) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from engine.protocol import AnyTerminal, Delta, PublishedPrompt, Started, Taken, Tell, Told
+from engine.protocol import AnyTerminal, CountRequest, Delta, PublishedPrompt, Started, Taken, Tell, Told
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +43,12 @@ class Listener(Protocol):
 
     def forget(self, tenant: str) -> None:
         """The tenant is being deleted: drop all that is its own."""
+
+    def released(self, prompt: str, version: str) -> None:
+        """A prompt is published no longer."""
+
+    def counting(self, request: CountRequest) -> None:
+        """Somebody wants to know how long a text is; the answer goes to `Bus.answer`."""
 
     def broken(self, error: Exception) -> None:
         """The bus has failed for good."""

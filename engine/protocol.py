@@ -80,6 +80,24 @@ def forgot_key(tenant: str) -> str:
     return f"octavo:forgot:{tenant}"
 
 
+def warm_key(version: str) -> str:
+    """Hash: the workers that have a published version in memory -> how many of its tokens are pinned there."""
+    return f"octavo:warm:{version}"
+
+
+def count_key(request_id: str) -> str:
+    return f"octavo:count:{request_id}"
+
+
+def counted_key(request_id: str) -> str:
+    return f"octavo:counted:{request_id}"
+
+
+def greeted_key(worker: str) -> str:
+    """Set by the product once it has told a new worker of the prompts that were published before it came."""
+    return f"octavo:greeted:{worker}"
+
+
 def control_key(model: str) -> str:
     return f"octavo:control:{model}"
 
@@ -150,13 +168,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     messages: list[ChatMessage]
     salt: str
     system: list[SystemText] = []
+    prompt: str = ""
+    """What the prompt is called that `prompt_version` is a version of; empty: the tenant's only one."""
     prompt_version: str = ""
+    """Empty also for a prompt that is not published: nothing of it is pinned."""
     params: SamplingParams = SamplingParams()
     deadline_ms: int = 0
     weight: float = 1.0
     kv_share: float = 1.0
     max_prompt_tokens: int = 0
     leased: bool = False
+
+    @property
+    def prompt_name(self) -> str:
+        return self.prompt or self.tenant
 
 
 class PublishedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -169,14 +194,62 @@ class PublishedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     tenant: str
     version: str
     system: list[SystemText]
+    prompt: str = ""
     weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return self.prompt or self.tenant
 
 
 FORGOT_TTL_S = 600
 """How long it is known which workers have forgotten a tenant; who asks asks again until it has seen them all."""
 PUBLISHED_TTL_S = 60
+WARM_TTL_S = 24 * 3600
+"""How long an acknowledgement is kept. A worker says it again whenever it is told of the version again."""
 CONTROL_LENGTH = 1000
 """Hints that the control stream keeps, about; wire.lua has the same figure."""
+
+
+def published_hint(version: str, worker: str = "") -> dict[str, str]:
+    """On the control stream: a version was published. Every worker of the model, or the one named, looks it up under
+    `published_key`, computes it before anybody asks, and says so in the hash `warm_key(version)`."""
+    return {"kind": "published", "id": version, "worker": worker}
+
+
+def released_hint(prompt: str, version: str) -> dict[str, str]:
+    """On the control stream: a prompt is published no longer; the workers take off the pins of its blocks."""
+    return {"kind": "released", "id": prompt, "version": version}
+
+
+class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tokens would these system texts take? It lies under `count_key(id)` for COUNT_TTL_S and is taken from
+    there by the first worker that reads the hint `count_hint(id)`, so one of them answers, and no text stays."""
+
+    id: str
+    texts: list[str]
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """The one item of the list `counted_key(id)`. `tokens`: of all the texts, with the chat template's opening, up to
+    where a conversation begins: what is shared. `own_tokens`: of these the last text's. `tenant_blocks`: how much of
+    the pool one tenant's requests may use. `error`: the texts cannot be rendered; the sizes are there nevertheless."""
+
+    tokens: int = 0
+    own_tokens: int = 0
+    block_size: int
+    context: int
+    tenant_blocks: int
+    error: str = ""
+
+
+COUNT_TTL_S = 5
+MOST_COUNT_BYTES = 1024 * 1024
+"""A longer count request is not answered."""
+
+
+def count_hint(request_id: str) -> dict[str, str]:
+    return {"kind": "count", "id": request_id}
 
 
 # --- events -------------------------------------------------------------------------------------------------------
@@ -265,6 +338,8 @@ AnyEvent: TypeAlias = Claimed | Started | Delta | AnyTerminal
 _event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 _request_decoder = msgspec.json.Decoder(Request)
 _published_decoder = msgspec.json.Decoder(PublishedPrompt)
+_count_decoder = msgspec.json.Decoder(CountRequest)
+_counted_decoder = msgspec.json.Decoder(Counted)
 _encoder = msgspec.json.Encoder()
 
 
@@ -278,6 +353,14 @@ def decode_event(data: bytes | str) -> AnyEvent:
 
 def decode_published(data: bytes | str) -> PublishedPrompt:
     return _published_decoder.decode(data)
+
+
+def decode_count(data: bytes | str) -> CountRequest:
+    return _count_decoder.decode(data)
+
+
+def decode_counted(data: bytes | str) -> Counted:
+    return _counted_decoder.decode(data)
 
 
 def decode_request(data: bytes | str) -> Request:
@@ -465,6 +548,7 @@ class WorkerDetails(msgspec.Struct, kw_only=True):
     block_size: int
     num_blocks: int
     pid: int
+    tenant_blocks: int = 0  # of num_blocks, for what one tenant runs; 0: all of them
     host: str = ""
     device: str = "cpu"
     dtype: str = ""

@@ -8,6 +8,7 @@ from disk takes nothing from what runs. Knows neither requests nor text.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from typing import Any
@@ -26,6 +27,9 @@ from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 
 log = structlog.get_logger(__name__)
+
+UNREAD = 1024
+"""How many that were computed are remembered for an owner that does not look."""
 
 
 class PublishedPrompts:
@@ -47,6 +51,9 @@ class PublishedPrompts:
         self.store = _open_store(config, runner)
         self.warming: dict[str, Sequence] = {}
         """Those that are being computed, by name."""
+        self.computed: deque[tuple[str, int]] = deque(maxlen=UNREAD)
+        """Names of those that have been computed to their end, and how many of their tokens are pinned; the owner takes
+        them out."""
         self._cache = cache
         self._scheduler = scheduler
         self._runner = runner
@@ -65,9 +72,11 @@ class PublishedPrompts:
     ) -> None:
         """Compute a published prompt before anybody asks, and pin it as `pin` does; the tenant pays for it.
 
-        Raises RequestRefused when it can never fit.
+        What the name had pinned stays until then: it is what is asked for meanwhile. Raises RequestRefused when it can
+        never fit.
         """
-        self.release(name)
+        if name in self.warming:
+            self.end(self.warming[name])
         sequence = _published(prompt_token_ids, regions, tenant, next(self._arrivals))
         if sequence is None:
             return
@@ -151,7 +160,7 @@ class PublishedPrompts:
         self._scheduler.computed(sequence, computed)
         if drawn is not None:
             self.end(sequence)
-            self._pin(name, sequence)
+            self.computed.append((name, self._pin(name, sequence)))
 
     def end(self, sequence: Sequence, *, trusted: bool = True) -> None:
         """Compute it no further."""

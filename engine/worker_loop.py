@@ -30,6 +30,7 @@ from engine.outbox import Said
 from engine.outputs import RequestRefused, StepOutput
 from engine.protocol import (
     AnyTerminal,
+    CountRequest,
     Delta,
     Part,
     PublishedPrompt,
@@ -40,6 +41,7 @@ from engine.protocol import (
     Usage,
     WorkerDetails,
 )
+from engine.worker_prompts import WorkerPrompts
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
@@ -131,8 +133,6 @@ class Worker:
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._runs: dict[str, Run] = {}
         self._said: list[Said] = []
-        self._pinned: dict[str, str] = {}  # tenant -> prompt version
-        self._looked_up: set[tuple[str, str]] = set()  # tenants' prompt versions that were looked for on disk
         self._prompts: dict[str, Prompt] = {}  # of runs whose published prompt is to be pinned
         self._forgotten: set[str] = set()  # tenants that are gone; their ids are never used again
         self._healthy = True
@@ -144,6 +144,7 @@ class Worker:
         self._tokenizers = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self._compilers = ThreadPoolExecutor(1, thread_name_prefix="compiler")
         self.bus = Bus(redis_url, self.id, model, engine.config.max_num_seqs, self, self._details)
+        self.prompts = WorkerPrompts(engine, self.bus)
 
     # --- the bus's listener, and signals: other threads -----------------------------------------------------------
 
@@ -166,6 +167,12 @@ class Worker:
     def forget(self, tenant: str) -> None:
         self._inbox.put(("forget", tenant))
 
+    def released(self, prompt: str, version: str) -> None:
+        self._inbox.put(("released", (prompt, version)))
+
+    def counting(self, request: CountRequest) -> None:
+        self._inbox.put(("counting", request))
+
     def broken(self, error: Exception) -> None:
         self._inbox.put(("broken", error))
 
@@ -181,6 +188,7 @@ class Worker:
             context=engine.context,
             block_size=engine.block_size,
             num_blocks=engine.num_blocks,
+            tenant_blocks=engine.max_blocks_per_tenant,
             pid=os.getpid(),
             host=socket.gethostname(),
             device=str(getattr(engine.runner, "device", "cpu")),
@@ -207,20 +215,17 @@ class Worker:
     def _render(self, taken: Taken, request: Request) -> None:
         """Apply the chat template, tokenize."""
         token_ids, regions = self._engine.tokenizer.render_chat(request.system, request.messages, request.salt)
-        stored = self._stored(request.tenant, request.prompt_version, token_ids, regions)
+        stored = self.prompts.stored(request.tenant, request.prompt_version, token_ids, regions)
         prompt = Prompt(taken, token_ids, regions, stored)
         self._inbox.put(("prompt", (request, prompt)))
 
     def _render_published(self, prompt: PublishedPrompt) -> None:
-        """Tokenize a published prompt, with a question behind it that nobody asks: only what comes before is kept."""
-        try:
-            messages = [protocol.ChatMessage("user", "-")]
-            token_ids, regions = self._engine.tokenizer.render_chat(prompt.system, messages, secrets.token_hex(16))
-            stored = self._stored(prompt.tenant, prompt.version, token_ids, regions)
-        except Exception as error:  # nobody waits for it; who asks for it later is told
-            log.warning("prompt.not_warmed", version=prompt.version, error=type(error).__name__)
-            return
-        self._inbox.put(("published", (prompt, token_ids, regions, stored)))
+        rendered = self.prompts.render_published(prompt)
+        if rendered is not None:
+            self._inbox.put(("published", rendered))
+
+    def _count(self, request: CountRequest) -> None:
+        self.bus.answer(request.id, self.prompts.count(request))
 
     def _prepare(self, work: Callable[..., None], taken: Taken, *request: Request) -> None:
         """Do a part of what comes before a request's first step; if it fails, the request is refused."""
@@ -240,13 +245,6 @@ class Worker:
             log.error("request.render_failed", generation=taken.id, error=type(error).__name__)
             refusal = protocol.Failed(code="engine_error", message=FAULT, retryable=True)
         self._inbox.put(("refused", (taken, refusal)))
-
-    def _stored(self, tenant: str, version: str, token_ids: list[int], regions: list[Any]) -> Any:
-        """A published prompt's KV, when it is first asked for. The engine loop must not wait for a disk."""
-        if not version or (tenant, version) in self._looked_up:
-            return None
-        self._looked_up.add((tenant, version))
-        return self._engine.prompts.stored(token_ids, regions, tenant=tenant)
 
     # --- the engine loop ------------------------------------------------------------------------------------------
 
@@ -311,7 +309,12 @@ class Worker:
         elif kind == "announced":
             self._tokenizers.submit(self._render_published, value)
         elif kind == "published":
-            self._warm(*value)
+            if self._stop_by is None and value[0].tenant not in self._forgotten:
+                self.prompts.warm(*value)
+        elif kind == "released":
+            self.prompts.release(*value)
+        elif kind == "counting":
+            self._tokenizers.submit(self._count, value)
         elif kind == "forget":
             self._forget_tenant(value)
         elif kind == "broken":
@@ -342,7 +345,10 @@ class Worker:
             self._end(run, protocol.Cancelled())
             return
         if prompt.stored is not None:
-            self._restore(request.tenant, request.prompt_version, prompt.token_ids, prompt.regions, prompt.stored)
+            self.prompts.restore(
+                request.prompt_name, request.tenant, request.prompt_version, prompt.token_ids, prompt.regions,
+                prompt.stored,
+            )  # fmt: skip
         try:
             self._engine.add_request(
                 run.engine_id,
@@ -358,7 +364,7 @@ class Worker:
             log.info("request.refused", generation=run.id, code=refused.code)
             self._end(run, protocol.Refused(code=refused.code, param=refused.param, message=refused.message))
             return
-        if request.prompt_version and self._pinned.get(request.tenant) != request.prompt_version:
+        if self.prompts.wants(request):
             self._prompts[run.id] = Prompt(prompt.taken, prompt.token_ids, prompt.regions)
 
     def _abort(self, generation_id: str, event: AnyTerminal) -> None:
@@ -381,10 +387,8 @@ class Worker:
         except OSError as error:  # who waits for us asks again
             log.error("tenant.not_forgotten", tenant=tenant, reason=error.strerror or type(error).__name__)
             return
-        self._pinned.pop(tenant, None)
-        self._looked_up = {looked_up for looked_up in self._looked_up if looked_up[0] != tenant}
+        self.prompts.forget_tenant(tenant)
         self._prompts = {key: prompt for key, prompt in self._prompts.items() if key in self._runs}
-        self.bus.warm(self._pinned)
         self._rested = False
         self._show(final=True)
         self.bus.forgot(tenant)
@@ -410,6 +414,7 @@ class Worker:
             self._fail_all(error)
         for output in outputs:
             self._report(output)
+        self.prompts.acknowledge()
         self._show()
 
     def _fail_all(self, error: Exception) -> None:
@@ -451,44 +456,11 @@ class Worker:
             log.error("request.failed", generation=run.id, error=output.error)
             self._end(run, protocol.Failed(code="engine_error", message=FAULT, retryable=True))
 
-    def _warm(self, prompt: PublishedPrompt, token_ids: list[int], regions: list[Any], stored: Any) -> None:
-        """Have a prompt that was just published in the pool before anybody asks; the one before it is released."""
-        tenant, version = prompt.tenant, prompt.version
-        if self._pinned.get(tenant) == version or self._stop_by is not None or tenant in self._forgotten:
-            return
-        if stored is not None and self._restore(tenant, version, token_ids, regions, stored):
-            return
-        try:
-            self._engine.prompts.warm(tenant, token_ids, regions, tenant=tenant, weight=prompt.weight)
-        except RequestRefused as refused:
-            log.warning("prompt.not_warmed", version=version, error=refused.code)
-            return
-        log.info("prompt.warming", version=version, tokens=regions[-2].end if len(regions) > 1 else 0)
-        self._pinned[tenant] = version
-        self.bus.warm(self._pinned)
-
-    def _restore(self, tenant: str, version: str, token_ids: list[int], regions: list[Any], stored: Any) -> bool:
-        """Have a published prompt in the pool before the request that needs it; failing that it is computed."""
-        try:
-            restored = self._engine.prompts.restore(tenant, token_ids, regions, tenant=tenant, stored=stored)
-        except Exception as error:
-            log.error("prompt.not_restored", version=version, error=type(error).__name__)
-            return False
-        if restored:
-            log.info("prompt.restored", version=version, tokens=restored)
-            self._pinned[tenant] = version
-            self.bus.warm(self._pinned)
-        return bool(restored)
-
     def _pin(self, run: Run) -> None:
         """The prompt is computed: keep the tenant's published part of it in the cache."""
         prompt = self._prompts.pop(run.id, None)
-        if prompt is None or run.request is None:
-            return
-        tenant = run.request.tenant
-        self._engine.prompts.pin(tenant, prompt.token_ids, prompt.regions, tenant=tenant)
-        self._pinned[run.request.tenant] = run.request.prompt_version
-        self.bus.warm(self._pinned)
+        if prompt is not None and run.request is not None:
+            self.prompts.pin(run.request, prompt.token_ids, prompt.regions)
 
     def _say(self, run: Run, event: Started | Delta, cost: float) -> None:
         self._said.append((run.id, run.attempt, event, cost))

@@ -304,7 +304,9 @@ async def test_a_prompt_is_computed_as_it_is_published_and_the_one_before_it_is_
     for version, text in texts.items():
         await asyncio.sleep(0.2)  # the worker hears of what is published from its start on
         prompts.announce(protocol.PublishedPrompt(tenant="a", version=version, system=[SystemText(text, "salt of a")]))
-        await until(lambda version=version: served.worker._pinned == {"a": version} and not served.engine.has_work())
+        await until(
+            lambda version=version: served.worker.prompts.pinned == {"a": version} and not served.engine.has_work()
+        )
         pinned.append(set(served.engine.pool.pinned()))
     assert pinned[0]
     assert not pinned[0] & pinned[1]
@@ -626,7 +628,7 @@ async def test_a_restarted_worker_answers_a_published_prompt_from_the_disk(
         events = await answer_of(request.id)
         answers.append(tokens_of(events))
         started.append(next(event for event in events if isinstance(event, Started)))
-        assert served.worker._pinned == {"shop": "v1"}
+        assert served.worker.prompts.pinned == {"shop": "v1"}
         assert await asyncio.to_thread(served.stop) == 0
         served.engine.prompts.store.flush()
     assert answers[0] == answers[1]
