@@ -9,5 +9,7 @@ from celery import Celery
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapp.settings.local")
 
 app = Celery("octavo")
+# Tasks are sent from many threads of the web processes, and Celery's current app is a thread's own.
+app.set_default()
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()

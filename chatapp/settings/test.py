@@ -28,3 +28,5 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+# No broker and no worker in most tests: a task runs where it is sent.
+CELERY_TASK_ALWAYS_EAGER = True

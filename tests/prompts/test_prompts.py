@@ -32,14 +32,15 @@ def test_the_engines_hear_of_a_prompt_once_it_is_committed(transactional_db: Non
     client = sync_redis()
     seconds, _ = client.time()
     client.zadd(protocol.WORKERS, {"w": seconds * 1000})
-    details = protocol.WorkerDetails(id="w", model="some-model", context=1, block_size=1, num_blocks=1, pid=1)
+    details = protocol.WorkerDetails(id="w", model=team.tenant.model, context=1, block_size=1, num_blocks=1, pid=1)
     client.hset(protocol.worker_key("w"), "details", protocol.encode(details))
     with transaction.atomic():
         publish(tenant=team.tenant, text="Never published.")
         transaction.set_rollback(True)
     version = publish(tenant=team.tenant, text="Second.")
-    hints = client.xrange(protocol.control_key("some-model"))
-    assert [fields for _, fields in hints] == [{b"kind": b"published", b"id": str(version.pk).encode()}]
+    hints = client.xrange(protocol.control_key(team.tenant.model))
+    told = {name.encode(): value.encode() for name, value in protocol.published_hint(str(version.pk)).items()}
+    assert [fields for _, fields in hints] == [told]
     key = protocol.published_key(str(version.pk))
     assert 0 < client.ttl(key) <= protocol.PUBLISHED_TTL_S, "the prompt and its salt are not kept"
     prompt = protocol.decode_published(client.get(key))
@@ -51,10 +52,10 @@ def test_the_engines_hear_of_a_prompt_once_it_is_committed(transactional_db: Non
 def test_a_prompt_is_published_without_redis_too(
     transactional_db: None, team: Team, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(*arguments: Any) -> None:
+    def gone(*arguments: Any, **options: Any) -> None:
         raise redis.exceptions.ConnectionError("nobody there")
 
-    monkeypatch.setattr("chatapp.prompts.services.announce", gone)
+    monkeypatch.setattr("chatapp.prompts.tasks.announce", gone)
     assert publish(tenant=team.tenant, text="Second.") == published(team.tenant)
 
 

@@ -1,0 +1,53 @@
+"""A prompt's text as people write it: kept byte for byte, but for line ends, which become \\n.
+
+Browsers send CRLF for every line end of a form, whatever was typed, so nothing else can be kept. No Unicode
+normalisation: what looks the same may be different tokens to a model, and was meant so.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from chatapp.errors import BadInput
+
+LONGEST_TEXT = 100_000
+UNSEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
+
+
+def clean_text(text: object) -> str:
+    """Raises BadInput for what is no text, too long, or holds a character that cannot be stored."""
+    if not isinstance(text, str):
+        raise BadInput("The instructions must be a text.", param="text")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if len(text) > LONGEST_TEXT:
+        raise BadInput(
+            f"The instructions have {len(text):,} characters; at most {LONGEST_TEXT:,} can be kept.",
+            code="too_long",
+            param="text",
+        )
+    for place, character in enumerate(text):
+        if character == "\0" or "\ud800" <= character <= "\udfff":
+            line = text.count("\n", 0, place) + 1
+            raise BadInput(
+                f"Line {line} holds a character that is none (U+{ord(character):04X}); remove it.", param="text"
+            )
+    return text
+
+
+def is_blank(text: str) -> bool:
+    """Whether there is nothing in it that a reader would see."""
+    return all(unicodedata.category(character) in UNSEEN for character in text)
+
+
+def clean_line(value: object, *, param: str, longest: int, needed: str = "") -> str:
+    """A name, a description, a note: one line. `needed`: what to say where it is empty; "" allows that."""
+    if not isinstance(value, str):
+        raise BadInput(f"{param} must be a text.", param=param)
+    line = " ".join(value.split())
+    if len(line) > longest:
+        raise BadInput(f"This has {len(line)} characters; at most {longest} fit.", param=param)
+    if "\0" in line or any("\ud800" <= character <= "\udfff" for character in line):
+        raise BadInput("This holds a character that is none; remove it.", param=param)
+    if needed and is_blank(line):
+        raise BadInput(needed, param=param)
+    return line
