@@ -23,6 +23,7 @@ UNSCOPED = {
     "own teams": "lists the teams of the person who asks",
     "recorder": "writes ended generations of all tenants",
     "reaper": "finishes what a crash left of all tenants",
+    "greeting": "tells a new engine of the published prompts of the tenants that it serves",
     "admin": "the operators' administration; it shows no chats",
     "commands": "management commands, which an operator runs",
     "data jobs": "finds exports, retention and deletions that are due; each then works in its tenant's scope",

@@ -234,6 +234,8 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             stateless = not isinstance(frame.input, str)
             if stateless:
                 generation = await self._stateless(frame)
+            elif frame.draft_id is not None:
+                raise BadInput("A draft is tried out with a list of messages, of which nothing is kept.", param="input")
             else:
                 generation = await in_thread(
                     services.ask,
@@ -241,6 +243,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
                     text=frame.input,
                     conversation_id=frame.conversation_id,
                     parent_id=frame.parent_id,
+                    assistant_id=frame.assistant_id,
                     params=frame.params,
                     idempotency_key=frame.idempotency_key,
                 )
@@ -285,7 +288,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
 
     async def _stateless(self, frame: frames.Create) -> Generation:
         assert self.access is not None
-        if not self.stateless_allowed:
+        if not self.stateless_allowed and frame.draft_id is None:
             raise BadInput("input must be a text here.", param="input")
         if frame.conversation_id is not None or frame.parent_id is not None:
             raise BadInput("A list of messages stands alone; send a text to a conversation.", param="conversation_id")
@@ -295,6 +298,8 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             messages=[{"role": message.role, "content": message.text} for message in frame.input],
             params=frame.params,
             model=frame.model,
+            assistant_id=frame.assistant_id,
+            draft_id=frame.draft_id,
             idempotency_key=frame.idempotency_key,
         )
 

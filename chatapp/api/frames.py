@@ -74,11 +74,17 @@ class ClientFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Create(ClientFrame, frozen=True, kw_only=True, tag="response.create"):
-    """Ask. `input` as a string goes to a conversation, a new one when none is named; a list is a stateless call."""
+    """Ask. `input` as a string goes to a conversation, a new one when none is named; a list is a stateless call.
+
+    `assistant_id`: who answers in a new conversation, or the stateless call. `draft_id`: a prompt's draft is tried out,
+    by a stateless call of who may edit prompts.
+    """
 
     input: str | list[InputMessage]
     conversation_id: str | None = None
     parent_id: str | None = None
+    assistant_id: str | None = None
+    draft_id: str | None = None
     model: str | None = None
     params: dict[str, Any] = {}
     idempotency_key: str | None = None

@@ -23,7 +23,9 @@ from chatapp.api.answering import Lease, complete, in_thread, stop_soon
 from chatapp.api.following import events
 from chatapp.api.http import answer, body_of, error, error_body, with_key
 from chatapp.api.responses import problem
+from chatapp.chat.instructions import ASSISTANT_MODEL
 from chatapp.chat.models import Generation
+from chatapp.prompts.selectors import choosable
 from chatapp.streaming import workers
 from chatapp.tenants.access import Access
 from engine import protocol
@@ -64,23 +66,29 @@ async def chat_completions(request: HttpRequest, access: Access) -> HttpResponse
 
 @with_key("GET")
 async def models(request: HttpRequest, access: Access) -> HttpResponse:
-    return answer(wire.ModelList(data=[await in_thread(_model, access)]))
+    return answer(wire.ModelList(data=await in_thread(_models, access)))
 
 
 @with_key("GET")
 async def model(request: HttpRequest, access: Access, name: str) -> HttpResponse:
-    found = await in_thread(_model, access)
-    if name not in (found.id, "default"):
-        return error(404, f"There is no model {name[:100]!r} for your team.", code="model_not_found", param="model")
-    return answer(found)
+    found = await in_thread(_models, access)
+    for one in found:
+        if name == one.id or (name == "default" and one is found[0]):
+            return answer(one)
+    return error(404, f"There is no model {name[:100]!r} for your team.", code="model_not_found", param="model")
 
 
-def _model(access: Access) -> wire.Model:
-    """The tenant's model; how long its context is, a live worker says."""
+def _models(access: Access) -> list[wire.Model]:
+    """The tenant's model, and its assistants as models; how long the context is, a live worker says."""
     name = access.tenant.model
     contexts = [worker.context for worker in workers.live(name)]
+    longest = max(contexts) if contexts else msgspec.UNSET
     created = int(access.tenant.created_at.timestamp())
-    return wire.Model(id=name, created=created, max_model_len=max(contexts) if contexts else msgspec.UNSET)
+    found = [wire.Model(id=name, created=created, max_model_len=longest)]
+    for assistant in choosable(access.tenant):
+        began = int(assistant.created_at.timestamp())
+        found.append(wire.Model(id=f"{ASSISTANT_MODEL}{assistant.slug}", created=began, max_model_len=longest))
+    return found
 
 
 @with_key("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -14,7 +14,7 @@ from django.utils import timezone
 from chatapp.ids import new_id
 from chatapp.limits.rates import Standing
 from chatapp.owned import TenantOwned
-from chatapp.prompts.models import PromptVersion
+from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.tenants.models import ApiKey, Tenant, new_salt
 
 
@@ -27,6 +27,8 @@ class Conversation(TenantOwned):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="conversations"
     )
     key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.CASCADE, related_name="conversations")
+    # Who was chosen for it; None: nobody was, so the team's default one answers.
+    assistant = models.ForeignKey(SystemPrompt, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     title = models.CharField(max_length=120)
     salt = models.CharField(max_length=64, default=new_salt, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -129,6 +131,7 @@ class Generation(TenantOwned):
         indexes = [
             models.Index(fields=["created_at"], name="generation_unfinished", condition=Q(state__in=UNFINISHED)),
             models.Index(fields=["tenant", "created_at"], name="generation_usage"),
+            models.Index(fields=["prompt_version", "created_at"], name="generation_of_version"),
         ]
         constraints = [
             models.UniqueConstraint(

@@ -10,6 +10,7 @@ from typing import Any
 
 from chatapp.chat import selectors
 from chatapp.chat.models import Conversation, Generation, Message
+from chatapp.prompts import selectors as prompts
 from chatapp.tenants.access import Access
 
 RETRYABLE = frozenset({"timeout", "interrupted", "failed"})
@@ -31,7 +32,24 @@ def conversation(access: Access, conversation_id: object) -> dict[str, Any]:
     """A conversation with all its messages, oldest first. Raises NotFound."""
     found = selectors.conversation(access, conversation_id)
     items = [_message(message) for message in selectors.messages(access, conversation_id)]
-    return {"id": str(found.pk), "title": found.title, "messages": items}
+    return {"id": str(found.pk), "title": found.title, "assistant": answerer(found), "messages": items}
+
+
+def assistants(access: Access) -> list[dict[str, Any]]:
+    """Whom a new chat may choose, the default one marked; one or none: there is no choice."""
+    return [
+        {"id": str(one.pk), "name": one.name, "description": one.description, "default": one.is_default}
+        for one in prompts.choosable(access.tenant)
+    ]
+
+
+def answerer(of: Conversation) -> dict[str, Any] | None:
+    """Who answers in a conversation, where somebody was chosen for it; `instead_of` names one that was archived."""
+    if of.assistant is None:
+        return None
+    now = prompts.answering(of.tenant, of.assistant)
+    name = now.name if now is not None else ""
+    return {"name": name, "instead_of": of.assistant.name if now != of.assistant else None}
 
 
 def _conversation_item(item: Conversation) -> dict[str, Any]:

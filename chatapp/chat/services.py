@@ -22,6 +22,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from chatapp.chat import recorder, selectors
+from chatapp.chat.instructions import Instructions, of_conversation, of_draft, of_model, of_team
 from chatapp.chat.models import (
     UNFINISHED,
     Conversation,
@@ -41,8 +42,7 @@ from chatapp.limits.budget import QuotaUsedUp, RateLimited
 from chatapp.limits.selectors import limits_of
 from chatapp.limits.values import Limits
 from chatapp.limits.warning import note_refused
-from chatapp.prompts.models import PromptVersion
-from chatapp.prompts.selectors import published, system_texts
+from chatapp.prompts import selectors as prompts
 from chatapp.streaming import cancel as streaming_cancel
 from chatapp.streaming import finished
 from chatapp.streaming.submit import QueueFull, enqueue
@@ -68,10 +68,12 @@ def ask(
     text: str,
     conversation_id: object = None,
     parent_id: object = None,
+    assistant_id: object = None,
     params: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> Generation:
-    """A new message in a conversation (a new one when None) and its answer. `parent_id`: the message that it follows.
+    """A new message in a conversation (a new one when None) and its answer. `parent_id`: the message that it follows;
+    `assistant_id`: who is to answer in a new one (None: the team's default).
 
     Raises BadInput, NotFound, Conflict (this conversation is being answered), TooMany (the queue is full; nothing has
     been kept), IdempotencyMismatch.
@@ -80,12 +82,14 @@ def ask(
     text = clean(text, param="input")
     limits = limits_of(access)
     sampling = _sampling(limits, params, {**CHAT_DEFAULTS, "max_tokens": min(CHAT_LENGTH, limits.output_tokens)})
-    digest = _digest(text, str(conversation_id), str(parent_id), params)
+    digest = _digest(text, str(conversation_id), str(parent_id), params, *([str(assistant_id)] if assistant_id else []))
     known = _known(access, idempotency_key, digest)
     if known is not None:
         return known
     if conversation_id is None and parent_id is not None:
         raise BadInput("parent_id needs the conversation_id that it belongs to.", param="parent_id")
+    if conversation_id is not None and assistant_id is not None:
+        raise BadInput("A conversation keeps its assistant; begin a new one for another.", param="assistant_id")
     if conversation_id is not None:
         _settle(selectors.conversation(access, conversation_id))
     admission = Admission(access, limits)
@@ -93,7 +97,7 @@ def ask(
     said = _says_length(params)
 
     def accept() -> Generation:
-        return _ask(admission, text, conversation_id, parent_id, sampling, said, idempotency_key, digest)
+        return _ask(admission, text, conversation_id, parent_id, assistant_id, sampling, said, idempotency_key, digest)
 
     try:
         generation = _accepted(access, accept)
@@ -113,15 +117,23 @@ def complete(
     messages: Sequence[Mapping[str, Any]],
     params: Mapping[str, Any] | None = None,
     model: str | None = None,
+    assistant_id: object = None,
+    draft_id: object = None,
     cache_salt: str | None = None,
     idempotency_key: str | None = None,
 ) -> Generation:
     """A stateless answer to a list of {role, content}: nothing of it is kept but what it used.
 
+    The team's default assistant answers, or the one that `assistant_id` or the model name assistant:<slug> names.
+    `draft_id`: a prompt's draft or version is tried out instead, by who may edit prompts; it shares no KV with anybody.
+
     It holds a lease: the caller's process renews it (chatapp.streaming.lease), or it is cancelled. `cache_salt` narrows
     the sharing of KV blocks further; it never widens it. Raises as `ask`, and Forbidden.
     """
     access.require(Permission.CHAT)
+    given = of_team(access, assistant_id=assistant_id) if draft_id is None else of_draft(access, draft_id)
+    if draft_id is None and model is not None and (of := of_model(access, model)) is not None:
+        given, model = of, None
     name = _model(access, model)
     history, own = _messages(messages)
     if own and not access.may(Permission.OWN_SYSTEM_MESSAGE):
@@ -132,19 +144,20 @@ def complete(
         )
     limits = limits_of(access)
     sampling = _sampling(limits, params, {**CHAT_DEFAULTS, "max_tokens": limits.unsaid_output})
-    digest = _digest(messages, name, cache_salt, params)
+    digest = _digest(messages, name, cache_salt, params, *given.digest)
     known = _known(access, idempotency_key, digest)
     if known is not None:
         return known
     owner = access.key if access.key is not None else access.user
     assert owner is not None
     salt = _derived(access.tenant.salt, getattr(owner, "salt", str(owner.pk)))
+    if given.salt:
+        salt = _derived(salt, given.salt)
     if cache_salt not in ("", None):
         salt = _derived(salt, plain(cache_salt, param="cache_salt", longest=LONGEST_SALT))
     generation = _generation(access, name, idempotency_key, digest)
-    version = published(access.tenant)
-    generation.prompt_version = version
-    request = _request(generation, access, limits, history, sampling, version, salt=salt, own=own, leased=True)
+    generation.prompt_version = given.version
+    request = _request(generation, access, limits, history, sampling, given, salt=salt, own=own, leased=True)
     admission = Admission(access, limits)
     admission.enter()
     said = _says_length(params)
@@ -323,6 +336,7 @@ def _ask(
     text: str,
     conversation_id: object,
     parent_id: object,
+    assistant_id: object,
     sampling: SamplingParams,
     said: bool,
     idempotency_key: str | None,
@@ -331,8 +345,9 @@ def _ask(
     now, access = timezone.now(), admission.access
     if conversation_id is None:
         conversation = Conversation.objects.create(
-            tenant=access.tenant, user=access.user, key=access.key, title=title(text), updated_at=now
-        )
+            tenant=access.tenant, user=access.user, key=access.key, title=title(text), updated_at=now,
+            assistant=prompts.chosen(access.tenant, assistant_id=assistant_id) if assistant_id is not None else None,
+        )  # fmt: skip
         parent = None
     else:
         found = selectors.conversation(access, conversation_id)
@@ -349,10 +364,10 @@ def _ask(
         created_at=question.created_at + timedelta(microseconds=1),
     )
     generation = _generation(access, access.tenant.model, idempotency_key, digest)
-    version = published(access.tenant)
-    generation.conversation, generation.message, generation.prompt_version = conversation, answer, version
+    given = of_conversation(access, conversation)
+    generation.conversation, generation.message, generation.prompt_version = conversation, answer, given.version
     salt = _derived(access.tenant.salt, conversation.salt)
-    request = _request(generation, access, admission.limits, _history(question), sampling, version, salt=salt)
+    request = _request(generation, access, admission.limits, _history(question), sampling, given, salt=salt)
     generation.request = protocol.encode(_reserved(admission, generation, request, said))
     generation.save(force_insert=True)
     conversation.updated_at = now
@@ -406,13 +421,13 @@ def _request(
     limits: Limits,
     history: list[ChatMessage],
     sampling: SamplingParams,
-    version: PromptVersion | None,
+    given: Instructions,
     *,
     salt: str,
     own: str = "",
     leased: bool = False,
 ) -> Request:
-    system = system_texts(access.tenant, version)
+    system = list(given.system)
     if own:
         system.append(SystemText(own, salt))
     return Request(
@@ -422,7 +437,8 @@ def _request(
         messages=history,
         system=system,
         salt=salt,
-        prompt_version=str(version.pk) if version is not None else "",
+        prompt=given.name,
+        prompt_version=str(given.version.pk) if given.version is not None else "",
         params=sampling,
         deadline_ms=int(generation.deadline.timestamp() * 1000),
         weight=limits.weight,

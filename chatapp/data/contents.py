@@ -31,7 +31,7 @@ AUDIT = (
 
 # Named one by one, so that no secret of a tenant gets in by being added to its model.
 TENANT_FIELDS = (
-    "id", "slug", "name", "accent", "default_model", "weight", "max_output_tokens", "max_queued", "created_at",
+    "id", "slug", "name", "accent", "default_model", "created_at",
 )  # fmt: skip
 
 TEAM_README = """\

@@ -6,6 +6,7 @@ import redis.exceptions
 import structlog
 from celery import shared_task
 
+from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.models import PromptVersion
 from chatapp.prompts.selectors import models_of, system_texts
 from chatapp.scope import tenant_scope
@@ -24,7 +25,7 @@ def tell_engines(version: PromptVersion, *, worker: str = "") -> int:
         prompt=str(assistant.pk),
         version=str(version.pk),
         system=system_texts(tenant, version),
-        weight=tenant.weight,
+        weight=limits_of_team(tenant).weight,
     )
     return announce(prompt, models=models_of(tenant), worker=worker)
 
