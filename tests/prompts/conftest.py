@@ -14,7 +14,7 @@ __all__ = ["server", "strangers", "team"]
 
 @pytest.fixture
 def emptied_log(transactional_db: None) -> Iterator[None]:
-    """For tests that commit: the log's rows go as those of a deleted team do; the database refuses a plain delete."""
+    """For tests that commit: the log's rows go as those of a deleted team; else none may go."""
     yield
     for tenant_id in set(AuditEntry.objects.values_list("tenant_id", flat=True)):
         AuditPurge.objects.create(tenant_id=tenant_id)

@@ -321,8 +321,9 @@ def test_the_engines_of_the_teams_models_hear_by_ids_alone_and_let_go_when_it_en
     client = sync_redis()
     other = services.create_assistant(access=team.owner, name="Other")
     version = publish(team, "Secret words.", assistant=other)
-    (hint,) = [fields for _, fields in client.xrange(protocol.control_key(team.tenant.model))]
-    assert b"Secret" not in str(hint).encode()
+    hints = [fields for _, fields in client.xrange(protocol.control_key(team.tenant.model))]
+    assert [hint[b"kind"] for hint in hints] == [b"count", b"published"]
+    assert "Secret" not in str(hints)
     prompt = protocol.decode_published(client.get(protocol.published_key(str(version.pk))))
     assert (prompt.name, prompt.tenant) == (str(other.pk), str(team.tenant.pk))
     services.archive_assistant(access=team.owner, assistant_id=other.pk)
