@@ -5,38 +5,46 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-from chatapp.dashboard import audit, data, invitations, keys, members, overview, own_data, team, usage, views
+from chatapp.dashboard import audit, data, invitations, keys, members, overview, own_data, prompts, team, usage, views
+
+ADMIN = "t/<slug:slug>/admin/"
 
 urlpatterns = [
     path("admin/occupancy/", admin.site.admin_view(views.occupancy), name="occupancy"),
-    path("t/<slug:slug>/admin/members", members.people, name="tenant-members"),
-    path("t/<slug:slug>/admin/members/<uuid:member_id>", members.person, name="tenant-member"),
-    path("t/<slug:slug>/admin/members/<uuid:member_id>/<slug:action>", members.act, name="tenant-member-act"),
-    path("t/<slug:slug>/admin/invitations", invitations.waiting, name="tenant-invitations"),
-    path("t/<slug:slug>/admin/invitations/new", invitations.invite, name="tenant-invite"),
-    path(
-        "t/<slug:slug>/admin/invitations/<uuid:invitation_id>/<slug:action>",
-        invitations.act,
-        name="tenant-invitation-act",
-    ),
-    path("t/<slug:slug>/admin/", overview.overview, name="tenant-overview"),
-    path("t/<slug:slug>/admin/usage", usage.usage, name="tenant-usage"),
-    path("t/<slug:slug>/admin/usage/export", usage.download_usage, name="tenant-usage-export"),
+    path(f"{ADMIN}", overview.overview, name="tenant-overview"),
+    path(f"{ADMIN}usage", usage.usage, name="tenant-usage"),
+    path(f"{ADMIN}usage/export", usage.download_usage, name="tenant-usage-export"),
     path("t/<slug:slug>/usage", usage.own, name="own-usage"),
-    path("t/<slug:slug>/admin/audit", audit.log, name="tenant-audit"),
-    path("t/<slug:slug>/admin/settings", team.settings, name="tenant-settings"),
+    path(f"{ADMIN}members", members.people, name="tenant-members"),
+    path(f"{ADMIN}members/<uuid:member_id>", members.person, name="tenant-member"),
+    path(f"{ADMIN}members/<uuid:member_id>/<slug:action>", members.act, name="tenant-member-act"),
     path("t/<slug:slug>/leave", members.leave, name="tenant-leave"),
+    path(f"{ADMIN}invitations", invitations.waiting, name="tenant-invitations"),
+    path(f"{ADMIN}invitations/new", invitations.invite, name="tenant-invite"),
+    path(f"{ADMIN}invitations/<uuid:invitation_id>/<slug:action>", invitations.act, name="tenant-invitation-act"),
     path("invitations/<str:token>", invitations.accept, name="invitation"),
-    path("t/<slug:slug>/admin/keys", keys.index, name="tenant-keys"),
-    path("t/<slug:slug>/admin/keys/new", keys.create, name="tenant-key-new"),
-    path("t/<slug:slug>/admin/keys/<uuid:key_id>", keys.detail, name="tenant-key"),
-    path("t/<slug:slug>/admin/keys/<uuid:key_id>/rotate", keys.rotate, name="tenant-key-rotate"),
-    path("t/<slug:slug>/admin/keys/<uuid:key_id>/revoke", keys.revoke, name="tenant-key-revoke"),
-    path("t/<slug:slug>/admin/data", data.data, name="tenant-data"),
-    path("t/<slug:slug>/admin/data/exports/<uuid:export_id>", data.export_file, name="tenant-export-file"),
+    path(f"{ADMIN}prompts", prompts.listing, name="tenant-prompts"),
+    path(f"{ADMIN}prompts/<uuid:assistant_id>", prompts.editor, name="tenant-prompt"),
+    path(f"{ADMIN}prompts/<uuid:assistant_id>/versions", prompts.versions, name="tenant-prompt-versions"),
+    path(f"{ADMIN}prompts/<uuid:assistant_id>/settings", prompts.settings, name="tenant-prompt-settings"),
+    path(f"{ADMIN}prompts/versions/<uuid:version_id>", prompts.version, name="tenant-prompt-version"),
+    path(
+        f"{ADMIN}prompts/versions/<uuid:version_id>/diff/<uuid:other_id>",
+        prompts.compare,
+        name="tenant-prompt-diff",
+    ),
+    path(f"{ADMIN}keys", keys.index, name="tenant-keys"),
+    path(f"{ADMIN}keys/new", keys.create, name="tenant-key-new"),
+    path(f"{ADMIN}keys/<uuid:key_id>", keys.detail, name="tenant-key"),
+    path(f"{ADMIN}keys/<uuid:key_id>/rotate", keys.rotate, name="tenant-key-rotate"),
+    path(f"{ADMIN}keys/<uuid:key_id>/revoke", keys.revoke, name="tenant-key-revoke"),
+    path(f"{ADMIN}audit", audit.log, name="tenant-audit"),
+    path(f"{ADMIN}data", data.data, name="tenant-data"),
+    path(f"{ADMIN}data/exports/<uuid:export_id>", data.export_file, name="tenant-export-file"),
     path("accounts/data", own_data.own_data, name="account-data"),
     path("accounts/data/exports/<uuid:export_id>", own_data.own_export_file, name="account-export-file"),
     path(
         "accounts/data/exports/<uuid:export_id>/progress", own_data.own_export_progress, name="account-export-progress"
     ),
+    path(f"{ADMIN}settings", team.settings, name="tenant-settings"),
 ]

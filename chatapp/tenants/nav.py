@@ -21,13 +21,14 @@ class Entry:
 
 
 ENTRIES: tuple[Entry, ...] = (
-    Entry("Members", "users", "tenant-members", Permission.READ_MEMBERS),
-    Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),
-    Entry("Settings", "settings", "tenant-settings", Permission.MANAGE_SETTINGS),
-    Entry("API keys", "key-round", "tenant-keys", Permission.READ_KEYS),
     Entry("Overview", "gauge", "tenant-overview", Permission.READ_DASHBOARD),
     Entry("Usage", "chart-column", "tenant-usage", Permission.READ_USAGE),
+    Entry("Members", "users", "tenant-members", Permission.READ_MEMBERS),
+    Entry("Prompts", "book-open", "tenant-prompts", Permission.READ_PROMPTS),
+    Entry("API keys", "key-round", "tenant-keys", Permission.READ_KEYS),
+    Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),
     Entry("Data", "database", "tenant-data", Permission.MANAGE_DATA),
+    Entry("Settings", "settings", "tenant-settings", Permission.MANAGE_SETTINGS),
 )
 
 

@@ -73,6 +73,20 @@ ADDRESSES: dict[str, str] = {
     "api/t/<slug>/exports/<uuidstr:export_id>": MANAGED,
     "api/t/<slug>/deletion": MANAGED,
     "api/t/<slug>/conversations/<uuidstr:conversation_id>/star": MANAGED,
+    "api/t/<slug>/prompts": MANAGED,
+    "api/t/<slug>/prompts/measure": MANAGED,
+    "api/t/<slug>/prompts/<uuid:assistant_id>": MANAGED,
+    "api/t/<slug>/prompts/<uuid:assistant_id>/move": MANAGED,
+    "api/t/<slug>/prompts/<uuid:assistant_id>/default": MANAGED,
+    "api/t/<slug>/prompts/<uuid:assistant_id>/archive": MANAGED,
+    "api/t/<slug>/prompts/<uuid:assistant_id>/restore": MANAGED,
+    "api/t/<slug>/prompts/<uuid:assistant_id>/unpublish": MANAGED,
+    "api/t/<slug>/prompts/<uuid:assistant_id>/draft": MANAGED,
+    "api/t/<slug>/prompts/<uuid:assistant_id>/publish": MANAGED,
+    "api/t/<slug>/prompts/<uuid:assistant_id>/versions": MANAGED,
+    "api/t/<slug>/prompts/versions/<uuid:version_id>": MANAGED,
+    "api/t/<slug>/prompts/versions/<uuid:version_id>/roll-back": MANAGED,
+    "api/t/<slug>/prompts/versions/<uuid:version_id>/diff/<uuid:other_id>": MANAGED,
     "t/<slug:slug>/": FOREIGN,
     "t/<slug:slug>/admin/": MANAGED,
     "t/<slug:slug>/admin/members": MANAGED,
@@ -96,6 +110,12 @@ ADDRESSES: dict[str, str] = {
     "t/<slug:slug>/usage": FOREIGN,
     "t/<slug:slug>/admin/data": MANAGED,
     "t/<slug:slug>/admin/data/exports/<uuid:export_id>": MANAGED,
+    "t/<slug:slug>/admin/prompts": MANAGED,
+    "t/<slug:slug>/admin/prompts/<uuid:assistant_id>": MANAGED,
+    "t/<slug:slug>/admin/prompts/<uuid:assistant_id>/versions": MANAGED,
+    "t/<slug:slug>/admin/prompts/<uuid:assistant_id>/settings": MANAGED,
+    "t/<slug:slug>/admin/prompts/versions/<uuid:version_id>": MANAGED,
+    "t/<slug:slug>/admin/prompts/versions/<uuid:version_id>/diff/<uuid:other_id>": MANAGED,
     "t/<slug:slug>/c/<uuid:conversation_id>": FOREIGN,
 }
 # Whole packages, by the beginning of their addresses.
@@ -177,7 +197,7 @@ def test_at_every_address_a_stranger_gets_404(stack: Stack, browser: Any, theirs
     foreign = [address for address, what in ADDRESSES.items() if what is FOREIGN]
     assert foreign
     for address in foreign:
-        path = "/" + re.sub(r"<\w+:(\w+_id)>", lambda found: theirs.ids[found[1]], address)
+        path = "/" + re.sub(r"<\w+:conversation_id>", theirs.conversation, address)
         there = re.sub(r"<(\w+:)?slug>", theirs.slug, path)
         assert theirs.member.http.get(there).status_code == 200, there
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):

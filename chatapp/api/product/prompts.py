@@ -8,7 +8,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from django.http import HttpRequest
-from ninja import Field, Router, Schema
+from ninja import Field, Router, Schema, Status
 
 from chatapp.api.product.base import needs
 from chatapp.chat.prompt_use import Use, use_of
@@ -197,7 +197,7 @@ def list_assistants(request: HttpRequest, slug: str) -> Any:
 @router.post("/t/{slug}/prompts", response={201: AssistantOut}, auth=needs(EDIT))
 def create_assistant(request: Any, slug: str, body: NewAssistant) -> Any:
     made = services.create_assistant(access=request.auth, name=body.name, description=body.description)
-    return 201, _shown(request, made.pk)
+    return Status(201, _shown(request, made.pk))
 
 
 @router.post("/t/{slug}/prompts/measure", response=MeasureOut, auth=needs(EDIT))

@@ -1,0 +1,147 @@
+/* A side chat with a draft: its own conversation, kept in this page alone, each answer under the text as it stands then.
+
+   The whole of it goes along with each question, since the server keeps nothing. An answer that is cut off by a lost
+   connection ends there: the server stops what nobody can receive. */
+
+import { LIVE, addDelta, end, isEnding } from "#octavo/answer.js";
+import { MessageView } from "#octavo/message.js";
+import { Socket } from "#octavo/socket.js";
+
+const LONGEST_ANSWER = 512;
+const LOST = { message: "The connection broke. Ask again.", code: "lost" };
+
+export class Trial {
+  /** `draft()` returns (a promise of) the id of what is tried, saved; it throws {message}. */
+  constructor(pane, { name, socket, draft }) {
+    Object.assign(this, { name, draft });
+    this.talk = pane.querySelector("#talk");
+    this.form = pane.querySelector("#try");
+    this.input = pane.querySelector("textarea");
+    this.send = pane.querySelector(".send:not(.stop)");
+    this.stop = pane.querySelector(".stop");
+    this.again = pane.querySelector("#again");
+    this.hint = this.talk.firstElementChild;
+    this.views = [];
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    this.socket = new Socket(`${scheme}://${location.host}${socket}`, {
+      onFrame: (frame) => this.#hear(frame),
+      onState: (state) => this.#connection(state),
+    });
+    this.input.addEventListener("input", () => this.#update());
+    this.input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      if (!this.send.disabled) this.form.requestSubmit();
+    });
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#ask();
+    });
+    this.stop.addEventListener("click", () => this.#cancel());
+    this.again.addEventListener("click", () => this.#startOver());
+    this.socket.connect();
+    this.#update();
+  }
+
+  get answer() {
+    const last = this.views.at(-1)?.message;
+    return last && LIVE.has(last.status) ? last : null;
+  }
+
+  async #ask() {
+    const text = this.input.value;
+    if (!text.trim() || this.answer) return;
+    const created_at = new Date().toISOString();
+    this.#add({ id: this.views.length, role: "user", text, created_at, status: "completed" });
+    const answer = {
+      id: this.views.length,
+      role: "assistant",
+      text: "",
+      created_at,
+      asked_at: Date.now(),
+      last_seq: -1,
+      status: "sending",
+    };
+    this.#add(answer);
+    this.input.value = "";
+    this.#update();
+    try {
+      const draft_id = await this.draft();
+      if (!draft_id) throw { message: "Write instructions first: there is nothing to try yet." };
+      if (answer !== this.answer) return;
+      const input = this.views
+        .map(({ message }) => message)
+        .filter((message) => message !== answer && message.text && message.status !== "failed")
+        .map(({ role, text }) => ({ role, content: text }));
+      this.event = `try ${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
+      const frame = { type: "response.create", event_id: this.event, input, draft_id, params: { max_tokens: LONGEST_ANSWER } };
+      if (!this.socket.send(frame)) throw LOST;
+    } catch (error) {
+      this.#fail(answer, error);
+    }
+  }
+
+  #hear(frame) {
+    const answer = this.answer;
+    if (!answer) return;
+    if (frame.type === "error" && (frame.event_id === this.event || frame.response_id === answer.response_id))
+      return this.#fail(answer, frame);
+    if (frame.type === "response.queued" && frame.event_id === this.event) answer.response_id = frame.response_id;
+    if (!answer.response_id || frame.response_id !== answer.response_id) return;
+    if (frame.type === "response.queued") {
+      answer.position = frame.position;
+      answer.status = "queued";
+      if (answer.stopping) this.#cancel();
+    } else if (frame.type === "response.created") answer.status = "running";
+    else if (frame.type === "response.output_text.delta") {
+      if (addDelta(answer, frame) === "gap") return this.#fail(answer, LOST);
+    } else if (isEnding(frame)) {
+      if (end(answer, frame) === "gap") return this.#fail(answer, LOST);
+    }
+    this.#update();
+  }
+
+  #cancel() {
+    const answer = this.answer;
+    if (!answer) return;
+    answer.stopping = true;
+    if (answer.response_id) this.socket.send({ type: "response.cancel", response_id: answer.response_id });
+    this.#update();
+  }
+
+  #startOver() {
+    this.#cancel();
+    this.views = [];
+    this.talk.replaceChildren(this.hint);
+    this.#update();
+    this.input.focus();
+  }
+
+  #fail(answer, error) {
+    if (!LIVE.has(answer.status)) return;
+    answer.status = "failed";
+    answer.error = { message: error.message ?? "This did not work.", code: "lost" };
+    this.#update();
+  }
+
+  #connection(state) {
+    if (state !== "open" && state !== "connecting" && this.answer) this.#fail(this.answer, LOST);
+  }
+
+  #add(message) {
+    const view = new MessageView(message, { name: this.name, retry: () => {} });
+    this.views.push(view);
+    if (this.hint.isConnected) this.hint.remove();
+    this.talk.append(view.element);
+  }
+
+  #update() {
+    const busy = Boolean(this.answer);
+    this.send.hidden = busy;
+    this.stop.hidden = !busy;
+    this.send.disabled = busy || !this.input.value.trim();
+    this.again.hidden = this.views.length === 0;
+    this.views.at(-1)?.update();
+    this.talk.scrollTop = this.talk.scrollHeight;
+  }
+}

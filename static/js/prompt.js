@@ -1,0 +1,131 @@
+/* The editor of a prompt: what the text takes in the engine, a draft that saves itself, and a side chat that tries it.
+
+   Promises: figures are those of the text as it stands, never of an older one; a draft that somebody else has changed is
+   not overwritten before the reader has said so; the side chat answers under exactly the text that stands there. */
+
+import { useSprite } from "#octavo/dom.js";
+import { measurePanel } from "#octavo/prompt-measure.js";
+import { Trial } from "#octavo/prompt-trial.js";
+
+const SAVE_AFTER_MS = 1500;
+
+const page = JSON.parse(document.querySelector("#editor").textContent);
+useSprite(page.icons);
+const form = document.querySelector("#draft");
+
+/** The product's API with the session; throws {status, code, message} of what it refuses. */
+async function call(method, path, body) {
+  const reply = await fetch(`${page.api}${path}`, {
+    method,
+    headers: {
+      "Content-Type": "application/json",
+      "X-CSRFToken": document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "",
+    },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  const answer = await reply.json().catch(() => null);
+  if (!reply.ok) throw { status: reply.status, message: "The server did not answer as expected.", ...answer?.error };
+  return answer;
+}
+
+/** The working draft as this page has it. `id` is what the side chat tries: the draft, or the published version. */
+class Draft {
+  constructor() {
+    this.text = form.elements.text;
+    this.revision = form.elements.revision;
+    this.note = document.querySelector("#saved");
+    this.conflict = document.querySelector("#conflict");
+    this.id = page.draft ?? page.published;
+    this.stored = page.unsaved ? null : this.text.value;
+    this.text.addEventListener("input", () => this.#later());
+    form.addEventListener("submit", () => {
+      this.leaving = true;
+      clearTimeout(this.timer);
+    });
+    addEventListener("beforeunload", (event) => {
+      if (this.dirty && !this.leaving) event.preventDefault();
+    });
+    addEventListener("pageshow", () => (this.leaving = false));
+  }
+
+  get dirty() {
+    return this.stored !== this.text.value;
+  }
+
+  #later() {
+    clearTimeout(this.timer);
+    if (!this.dirty || this.blocked) return;
+    this.note.textContent = "not saved yet";
+    this.timer = setTimeout(() => this.save().catch(() => {}), SAVE_AFTER_MS);
+  }
+
+  /** Returns once what stands there is kept; one request at a time, and what was typed meanwhile goes with the next. */
+  async save() {
+    clearTimeout(this.timer);
+    while (this.dirty && !this.blocked) {
+      this.saving ??= this.#send().finally(() => (this.saving = null));
+      await this.saving;
+    }
+    if (this.blocked) throw { message: this.conflict.textContent };
+    return this.id;
+  }
+
+  async #send() {
+    const text = this.text.value;
+    this.note.textContent = "saving…";
+    try {
+      const saved = await call("PUT", `/${page.assistant}/draft`, { text, revision: Number(this.revision.value) });
+      this.stored = text;
+      this.id = saved.id;
+      this.revision.value = saved.revision;
+      for (const field of document.querySelectorAll("#discard [name=revision]")) field.value = saved.revision;
+      this.note.textContent = "saved just now";
+    } catch (error) {
+      this.note.textContent = "not saved";
+      if (error.status === 409) this.#tell(error);
+      throw error;
+    }
+  }
+
+  /** Somebody else was faster: nothing is sent any more until the reader has decided. */
+  async #tell(error) {
+    this.blocked = true;
+    this.conflict.hidden = false;
+    const over = Object.assign(document.createElement("button"), {
+      type: "button",
+      className: "button small",
+      textContent: "Save mine over it",
+    });
+    over.addEventListener("click", async () => {
+      const theirs = await call("GET", `/${page.assistant}/draft`);
+      this.revision.value = theirs?.revision ?? 0;
+      this.blocked = false;
+      this.conflict.hidden = true;
+      this.save().catch(() => {});
+    });
+    const take = Object.assign(document.createElement("a"), {
+      href: location.pathname,
+      className: "button small",
+      textContent: "Take theirs",
+    });
+    take.addEventListener("click", () => (this.leaving = true));
+    const said = Object.assign(document.createElement("span"), { className: "notice-text", textContent: error.message });
+    this.conflict.replaceChildren(said, over, take);
+  }
+}
+
+if (form) {
+  const draft = new Draft();
+  const panel = measurePanel(document.querySelector("#measure"), (text) => call("POST", "/measure", { text }));
+  panel(form.elements.text.value, true);
+  form.elements.text.addEventListener("input", () => panel(form.elements.text.value));
+  // Enter in the reason means the button that the reason is for.
+  form.elements.note.addEventListener("keydown", (event) => {
+    const publish = document.querySelector("#publish");
+    if (event.key !== "Enter" || event.isComposing || !publish) return;
+    event.preventDefault();
+    form.requestSubmit(publish);
+  });
+  const trying = document.querySelector("#trying");
+  if (trying) new Trial(trying, { name: page.name, socket: page.socket, draft: () => draft.save() });
+}
