@@ -14,11 +14,10 @@ from chatapp.accounts.models import User
 from chatapp.audit.models import AuditEntry
 from chatapp.chat.models import Conversation, Generation
 from chatapp.data import own
-from chatapp.data.exports import request_export, request_own_export
+from chatapp.data.exports import request_own_export
 from chatapp.data.models import Deletion, Export, OwnExport, Retention
 from chatapp.tenants.models import Membership, Role, Tenant
 from chatapp.tenants.services import add_member
-from tests.api.test_isolation import ADDRESSES, WALKED
 from tests.chat.conftest import Team
 from tests.data.conftest import Sent, a_chat, logged_in
 
@@ -143,38 +142,6 @@ def test_deleting_the_team_needs_its_name_and_leads_to_where_it_can_be_undone(te
     assert stranger.post(OWN, {"action": "undo", "deletion": str(deletion.pk)}).status_code == 404
     client.post(OWN, {"action": "undo", "deletion": str(deletion.pk)})
     assert client.get(PAGE).status_code == 200
-
-
-def test_at_every_address_of_the_data_a_stranger_gets_404_and_a_member_403(
-    team: Team, strangers: Team, sent: Sent
-) -> None:
-    """P11. The owner gets in at the very same addresses."""
-    export = request_export(access=team.owner)
-    sent.run()
-    chat = a_chat(team.owner, "mine")
-    writes = {"deletion": "post", "star": "put"}
-    walked = [address for address, what in ADDRESSES.items() if what is WALKED]
-    assert len(walked) >= 8
-    for address in walked:
-        path = "/" + address.replace("<slug:slug>", "acme").replace("<slug>", "acme")
-        path = re.sub(r"<\w+:export_id>", str(export.pk), path)
-        path = re.sub(r"<\w+:conversation_id>", str(chat.pk), path)
-        method = writes.get(path.rpartition("/")[2], "get")
-        body: dict[str, Any] = {"confirm": "wrong"} if method == "post" else {"starred": True}
-
-        def asked(client: Client, method: str = method, path: str = path, body: Any = body, **extra: Any) -> int:
-            extra = extra if method == "get" else {**extra, "data": body, "content_type": "application/json"}
-            return int(getattr(client, method)(path, **extra).status_code)
-
-        for access in (strangers.owner, strangers.member):
-            assert asked(logged_in(access)) == 404, path
-        assert asked(logged_in(team.member)) == (404 if "conversations" in path else 403), path
-        assert asked(Client()) in (302, 401), path
-        bearer = {"HTTP_AUTHORIZATION": f"Bearer {team.secret}"}
-        if path.startswith("/api/"):
-            assert asked(Client(), **bearer) == (404 if "conversations" in path else 403), path
-        assert asked(logged_in(team.owner)) == (400 if method == "post" else 200), path
-    assert not Deletion.objects.exists()
 
 
 def test_the_api_says_and_does_what_the_page_does(team: Team, sent: Sent) -> None:
