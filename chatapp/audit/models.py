@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from chatapp.audit.actions import title
 from chatapp.ids import new_id
 from chatapp.owned import TenantOwned
 
@@ -46,6 +48,41 @@ class AuditEntry(TenantOwned):
 
     def __str__(self) -> str:
         return f"{self.at:%Y-%m-%d %H:%M} {self.actor_name}: {self.action} {self.object_name}"
+
+    @property
+    def title(self) -> str:
+        return title(self.action)
+
+
+class BreakGlass(TenantOwned):
+    """An operator's leave to read a team's chats, for a reason and a time. What happens in it is in the team's log."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey("tenants.Tenant", on_delete=models.CASCADE, related_name="+")
+    operator = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    operator_name = models.CharField(max_length=254)
+    reason = models.TextField()
+    # None: all conversations of the team.
+    conversation_id = models.UUIDField(null=True, blank=True)
+    opened_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-opened_at", "-id"]
+        indexes = [models.Index(fields=["expires_at"], name="break_glass_open", condition=models.Q(closed_at=None))]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(expires_at__gt=models.F("opened_at")), name="break_glass_ends_after_it_begins"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"reading by {self.operator_name}"
+
+    @property
+    def open(self) -> bool:
+        return self.closed_at is None and self.expires_at > timezone.now()
 
 
 class AuditPurge(models.Model):

@@ -8,6 +8,8 @@ from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse
 
+from chatapp.dashboard.operators import is_operator
+
 # Our own greys are warm; the theme asks for eleven steps of each, from light to dark.
 STEPS = ["50", "100", "200", "300", "400", "500", "600", "700", "800", "900", "950"]
 GREYS = [
@@ -57,6 +59,13 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
                 changelist("Teams", "groups", "tenants", "tenant"),
                 changelist("Memberships", "badge", "tenants", "membership"),
                 changelist("API keys", "key", "tenants", "apikey"),
+                changelist("Audit log", "history", "audit", "auditentry"),
+                {
+                    "title": "Break glass",
+                    "icon": "emergency",
+                    "link": reverse("break-glass"),
+                    "permission": lambda request: is_operator(request.user),
+                },
             ],
         },
         {

@@ -5,12 +5,33 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-from chatapp.dashboard import audit, data, invitations, keys, members, overview, own_data, prompts, team, usage, views
+from chatapp.dashboard import (
+    audit,
+    break_glass,
+    data,
+    invitations,
+    keys,
+    members,
+    overview,
+    own_data,
+    prompts,
+    team,
+    usage,
+    views,
+)
 
 ADMIN = "t/<slug:slug>/admin/"
 
 urlpatterns = [
     path("admin/occupancy/", admin.site.admin_view(views.occupancy), name="occupancy"),
+    path("admin/break-glass/", break_glass.index, name="break-glass"),
+    path("admin/break-glass/<uuid:reading_id>/", break_glass.reading, name="break-glass-reading"),
+    path("admin/break-glass/<uuid:reading_id>/close", break_glass.close, name="break-glass-close"),
+    path(
+        "admin/break-glass/<uuid:reading_id>/c/<uuid:conversation_id>",
+        break_glass.conversation,
+        name="break-glass-conversation",
+    ),
     path(f"{ADMIN}", overview.overview, name="tenant-overview"),
     path(f"{ADMIN}usage", usage.usage, name="tenant-usage"),
     path(f"{ADMIN}usage/export", usage.download_usage, name="tenant-usage-export"),
@@ -39,6 +60,7 @@ urlpatterns = [
     path(f"{ADMIN}keys/<uuid:key_id>/rotate", keys.rotate, name="tenant-key-rotate"),
     path(f"{ADMIN}keys/<uuid:key_id>/revoke", keys.revoke, name="tenant-key-revoke"),
     path(f"{ADMIN}audit", audit.log, name="tenant-audit"),
+    path(f"{ADMIN}audit/export", audit.export, name="tenant-audit-export"),
     path(f"{ADMIN}data", data.data, name="tenant-data"),
     path(f"{ADMIN}data/exports/<uuid:export_id>", data.export_file, name="tenant-export-file"),
     path("accounts/data", own_data.own_data, name="account-data"),

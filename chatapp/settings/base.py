@@ -189,6 +189,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULE = {
     "greet": {"task": "chatapp.chat.tasks.greet", "schedule": 2.0, "options": {"expires": 2.0}},
+    "readings": {"task": "chatapp.audit.tasks.end_expired_readings", "schedule": 15.0, "options": {"expires": 15.0}},
     "reap": {"task": "chatapp.chat.tasks.reap", "schedule": 5.0, "options": {"expires": 5.0}},
     "usage": {"task": "chatapp.usage.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60.0}},
     "release-expired": {"task": "chatapp.limits.tasks.release_expired", "schedule": 60.0, "options": {"expires": 60.0}},

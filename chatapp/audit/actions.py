@@ -1,0 +1,116 @@
+"""What can be in the audit log, in words. Whoever records a new action adds it here; a test holds the code to this.
+
+An action that this version does not know, of a newer or older one, is still shown, by its own name.
+"""
+
+from __future__ import annotations
+
+ACTIONS: dict[str, str] = {
+    # people
+    "member.added": "Added a member",
+    "member.joined": "Joined the team",
+    "member.left": "Left the team",
+    "member.role_changed": "Changed a member's role",
+    "member.suspended": "Suspended a member",
+    "member.resumed": "Let a suspended member back in",
+    "member.removed": "Removed a member",
+    "ownership.transferred": "Transferred the ownership",
+    "invitation.created": "Invited somebody",
+    "invitation.resent": "Sent an invitation again",
+    "invitation.accepted": "Accepted an invitation",
+    "invitation.withdrawn": "Withdrew an invitation",
+    # prompts
+    "assistant.created": "Created an assistant",
+    "assistant.changed": "Changed an assistant",
+    "assistant.moved": "Moved an assistant",
+    "assistant.made_default": "Made an assistant the default",
+    "assistant.archived": "Archived an assistant",
+    "assistant.restored": "Restored an assistant",
+    "prompt.draft_begun": "Began a draft of a prompt",
+    "prompt.draft_discarded": "Discarded a draft of a prompt",
+    "prompt.published": "Published a prompt",
+    "prompt.rolled_back": "Rolled a prompt back",
+    "prompt.unpublished": "Took a prompt back",
+    # keys
+    "key.created": "Created an API key",
+    "key.rotated": "Rotated an API key",
+    "key.changed": "Changed an API key",
+    "key.revoked": "Revoked an API key",
+    # limits and usage
+    "limits.changed": "Changed limits",
+    "limits.lowered": "Lowered a limit",
+    "limits.removed": "Removed a limit of the team's own",
+    "limits.warning": "Most of the budget is used",
+    "plan.created": "Created a plan",
+    "plan.changed": "Changed a plan",
+    "usage.exported": "Exported usage",
+    # the log itself, and what operators read
+    "audit.exported": "Exported the audit log",
+    "break_glass.opened": "Opened this team's chats for reading",
+    "break_glass.read": "Read a conversation",
+    "break_glass.closed": "Stopped reading chats",
+    "break_glass.expired": "The time for reading chats ended",
+    # data
+    "data.export_requested": "Asked for an export of all data",
+    "data.export_made": "Made an export of all data",
+    "data.export_downloaded": "Downloaded an export of all data",
+    "data.export_removed": "Removed an export of all data",
+    "data.retention_changed": "Changed how long data is kept",
+    "data.retention_applied": "Deleted what was kept long enough",
+    "account.deleted": "Deleted their own account",
+    # the team and its sign-in
+    "team.created": "Created the team",
+    "team.changed": "Changed the team",
+    "team.renamed": "Renamed the team",
+    "team.suspended": "Suspended the team",
+    "team.resumed": "Resumed the team",
+    "tenant.deletion_requested": "Asked for the team's deletion",
+    "tenant.deletion_undone": "Took the deletion back",
+    "sign_in.service_changed": "Changed the team's sign-in service",
+    "sign_in.service_removed": "Removed the team's sign-in service",
+    "sign_in.domain_claimed": "Claimed a domain",
+    "sign_in.domain_withdrawn": "Withdrew the claim to a domain",
+    "sign_in.domain_taken_back": "Took a domain back",
+    # the platform
+    "site.set_up": "Set Octavo up",
+    "site.changed": "Changed the site",
+    "site.backups_confirmed": "Confirmed that backups are made",
+}
+
+# What an action's first word stands for, where it is not clear from itself.
+TOPICS = {
+    "account": "accounts",
+    "assistant": "assistants",
+    "audit": "the audit log",
+    "break_glass": "reading by operators",
+    "invitation": "invitations",
+    "key": "API keys",
+    "member": "members",
+    "plan": "plans",
+    "prompt": "prompts",
+    "site": "the platform",
+    "sign_in": "sign-in",
+    "team": "the team",
+    "tenant": "the team's deletion",
+}
+
+
+def topics() -> list[tuple[str, str]]:
+    """The first words of all actions, each with what people call it."""
+    found = sorted({action.partition(".")[0] for action in ACTIONS})
+    return [(topic, TOPICS.get(topic, topic.replace("_", " "))) for topic in found]
+
+
+def title(action: str) -> str:
+    """ "key.created" as "Created an API key"; an unknown "oven.pre_heated" as "Oven: pre heated"."""
+    known = ACTIONS.get(action)
+    if known is not None:
+        return known
+    topic, dot, what = action.replace("_", " ").partition(".")
+    return f"{topic.capitalize()}: {what}" if dot else topic.capitalize()
+
+
+def matching(text: str) -> list[str]:
+    """The actions whose words hold this."""
+    wanted = text.casefold()
+    return [action for action, words in ACTIONS.items() if wanted in words.casefold()]
