@@ -28,6 +28,7 @@ class MembershipInline(TabularInline):
 class TenantAdmin(ModelAdmin):
     list_display = ("name", "slug", "created_at")
     search_fields = ("name", "slug")
+    ordering = ("name", "slug")
     fields = ("name", "slug", "accent", "default_model", "created_at")
     readonly_fields = ("created_at",)
     inlines = (MembershipInline,)
