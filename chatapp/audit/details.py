@@ -5,10 +5,13 @@ A list of two is a change, from the first to the second; whoever records lists o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 LONGEST = 400
+# A moment as services write it.
+_MOMENT = re.compile(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?(?:\+00:00|Z)$")
 
 
 def lines(details: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -36,5 +39,5 @@ def _plain(value: Any) -> str:
     elif isinstance(value, Mapping):
         found = ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
     else:
-        found = str(value)
+        found = _MOMENT.sub(r"\1 \2 UTC", str(value))
     return found if len(found) <= LONGEST else f"{found[: LONGEST - 1]}…"

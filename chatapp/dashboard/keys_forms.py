@@ -84,7 +84,7 @@ FIELDS = {"expires_at": "expires_on"}
 
 class RotateForm(forms.Form):
     overlap = forms.ChoiceField(
-        label="The old key goes on working for",
+        label="The old key works for",
         choices=[
             (Overlap.DAY, "24 hours"),
             (Overlap.HOUR, "1 hour"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, models, transaction
@@ -259,7 +259,7 @@ def _told(limits: Limits) -> dict[str, Any]:
     """For the audit log; what is not limited is not named."""
     told: dict[str, Any] = {"scopes": ", ".join(limits.scopes)}
     if limits.expires_at is not None:
-        told["expires"] = limits.expires_at.isoformat(timespec="seconds")
+        told["expires"] = limits.expires_at.astimezone(UTC).isoformat(timespec="seconds")
     if limits.allowed_origins:
         told["origins"] = ", ".join(limits.allowed_origins)
     if limits.allowed_networks:

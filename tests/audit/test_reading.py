@@ -142,6 +142,7 @@ def test_filters_that_are_none_are_told_with_their_field(team: Team, filters: Fi
         ({"reason": "a ticket", "minutes": 15}, "reason: a ticket; minutes: 15"),
         ({"roles": {"a": "owner", "b": ["x", "y", "z"]}}, "roles: a owner, b x, y, z"),
         ({"count": 0, "list": [1, 2, 3]}, "count: 0; list: 1, 2, 3"),
+        ({"until": "2026-11-30T01:44:29+00:00"}, "until: 2026-11-30 01:44 UTC"),
         ({}, ""),
         ({"long": "x" * 500}, "long: " + "x" * 399 + "…"),
     ],

@@ -120,12 +120,12 @@ def test_rotation_shows_the_successor_and_when_the_old_one_ends(team: Team) -> N
     old = ApiKey.objects.get(name="Website")
     answer = owner.post(f"{BASE}/{old.pk}/rotate", {"overlap": "24h"})
     new_secret = secret_in(answer)
-    assert "works until" in answer.content.decode()
+    assert "stops working" in answer.content.decode()
     assert access_for_key(old_secret).key != access_for_key(new_secret).key
     listed = owner.get(BASE).content.decode()
     assert listed.count("Website") == 2
     assert "Replaced" in listed
-    assert "works until" in listed
+    assert "ends <time" in listed
     page = owner.get(f"{BASE}/{old.pk}").content.decode()
     assert "Rotate the key" not in page
     assert "Revoke the key" in page
