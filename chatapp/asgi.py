@@ -13,12 +13,13 @@ django_application = get_asgi_application()  # before the imports below: consume
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.urls import re_path  # noqa: E402
 
 from chatapp.api.pace import paced  # noqa: E402
 from chatapp.api.routing import key_sockets, session_sockets  # noqa: E402
 from chatapp.dashboard.routing import websocket_urlpatterns as operators_sockets  # noqa: E402
+from chatapp.hygiene import limited  # noqa: E402
+from chatapp.origins import from_our_pages  # noqa: E402
 
 CLOSE_NOT_FOUND = 4404
 
@@ -33,16 +34,16 @@ async def nowhere(
     await send({"type": "websocket.close", "code": CLOSE_NOT_FOUND})
 
 
-# A browser sends its session's cookie from any site's page, so these sockets check where they are opened from.
 elsewhere: Any = nowhere  # routes are typed for views; in a websocket's they are applications
-by_session: Any = AllowedHostsOriginValidator(
+# A browser sends its session's cookie from any site's page, so these sockets check where they are opened from.
+by_session: Any = from_our_pages(
     AuthMiddlewareStack(URLRouter([*session_sockets, *operators_sockets, re_path("", elsewhere)]))
 )
 
 application = paced(
     ProtocolTypeRouter(
         {
-            "http": django_application,
+            "http": limited(django_application),
             "websocket": URLRouter([*key_sockets, re_path("", by_session)]),
         }
     )

@@ -33,3 +33,5 @@ urlpatterns = [
     path("", include("chatapp.tenants.urls")),
     path("", include("chatapp.chat.urls")),
 ]
+
+handler400 = "chatapp.hygiene.bad_request"

@@ -81,6 +81,9 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    # First, so that what any other answers has them too.
+    "csp.middleware.CSPMiddleware",
+    "chatapp.hygiene.HygieneMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "chatapp.middleware.StaticFilesMiddleware",
     "chatapp.middleware.ScopeMiddleware",
@@ -91,7 +94,6 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "csp.middleware.CSPMiddleware",
     "chatapp.middleware.AdminPolicyMiddleware",
 ]
 
@@ -160,6 +162,8 @@ SESSION_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CONTENT_TYPE_NOSNIFF = True
+# In the session: a cookie of their own would be one more to guard.
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 X_FRAME_OPTIONS = "DENY"
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
@@ -173,10 +177,13 @@ CONTENT_SECURITY_POLICY = {
         "base-uri": [NONE],
         "frame-ancestors": [NONE],
         "manifest-src": [SELF],
+        "object-src": [NONE],
     }
 }
-# A request body is a chat at most; files come with their own issue.
+# A request body is a chat at most; files come with their own issue. More is a 413 (chatapp.hygiene).
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 2000
+DATA_UPLOAD_MAX_NUMBER_FILES = 10
 OCTAVO_MAX_BODY = 1024 * 1024
 OCTAVO_MAX_MESSAGE = 200_000
 
