@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import redis.exceptions
+from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection
 from django.http import HttpRequest, JsonResponse
@@ -22,16 +23,24 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @require_safe
 @never_cache
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200, or 503 with the parts that are missing: database, redis, worker."""
+    """200, or 503 with the parts that are missing: database, redis, worker.
+
+    Of several models the ones without a worker are named ("worker:large"), and the status is "degraded" with 200: a
+    proxy must not take everyone's chat away because one model is being loaded.
+    """
     missing = []
     if not _database():
         missing.append("database")
-    if not _redis():
+    alive = _models_alive() if _redis() else None
+    if alive is None:
         missing += ["redis", "worker"]
-    elif not _worker():
+    elif not alive & {*settings.OCTAVO_MODEL_NAMES}:
         missing.append("worker")
+    degraded = [] if missing or alive is None else [name for name in settings.OCTAVO_MODEL_NAMES if name not in alive]
+    status = "unavailable" if missing else "degraded" if degraded else "ok"
     response = JsonResponse(
-        {"status": "unavailable" if missing else "ok", "missing": missing}, status=503 if missing else 200
+        {"status": status, "missing": [*missing, *(f"worker:{name}" for name in degraded)]},
+        status=503 if missing else 200,
     )
     # Else Django logs an error whenever somebody asks while we start.
     response._has_been_logged = True  # type: ignore[attr-defined]
@@ -55,8 +64,9 @@ def _redis() -> bool:
     return True
 
 
-def _worker() -> bool:
+def _models_alive() -> set[str] | None:
+    """Names of the models that some worker serves and goes on to serve; None when Redis has just gone."""
     try:
-        return any(worker.healthy and not worker.draining for worker in workers.live())
+        return {worker.model for worker in workers.live() if worker.healthy and not worker.draining}
     except (redis.exceptions.RedisError, OSError):
-        return False
+        return None

@@ -13,6 +13,7 @@ numbers go on across attempts, so a reader that knows a `seq` finds its place in
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -133,6 +134,28 @@ def model_name(path: str) -> str:
     path = path.rstrip("/")
     stem = Path(path).stem if path.endswith(".gguf") else Path(path).name
     return "".join(c if c.isalnum() or c in "-._" else "-" for c in stem.lower())
+
+
+MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+
+def served_models(text: str) -> dict[str, str]:
+    """Name -> path of "small=/path/a,large=/path/b", in that order; a path alone is served under its own name.
+
+    Raises ValueError, which says what is wrong and what is expected.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        first, has_name, rest = part.strip().partition("=")
+        name, path = (first.strip(), rest.strip()) if has_name else (model_name(first), first)
+        if not path:
+            raise ValueError(f"{part.strip()!r} names no model; write name=path, separated by commas")
+        if not MODEL_NAME.fullmatch(name) or name == "default":
+            raise ValueError(f"{name!r} cannot be a model's name: use a-z, 0-9 and . _ -, at most 100, and not default")
+        if name in found:
+            raise ValueError(f"two models are named {name!r}")
+        found[name] = path
+    return found
 
 
 # --- requests -----------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ ENGINE_SETTINGS = (
     "kv_memory_bytes",
     "host_kv_memory_bytes",
     "max_num_seqs",
+    "threads",
     "token_budget",
     "max_model_len",
     "max_itl_ms",
@@ -81,6 +82,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     number("kv_memory_bytes", int, None, "size of the pool (on each GPU), instead of num-blocks")
     number("host_kv_memory_bytes", int, None, "host memory for blocks that had to leave a GPU's pool")
     number("max_num_seqs", int, EngineConfig.max_num_seqs, "requests that run at once")
+    number("threads", int, None, "threads of a CPU's products; not given: all cores that it may use")
     number("token_budget", int, EngineConfig.token_budget, "tokens in a step")
     number("max_model_len", int, None, "tokens of prompt and answer")
     number("max_itl_ms", float, MAX_ITL_MS, "how long a step should take at most beside answers, in ms")

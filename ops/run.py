@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ops import engines
 from ops.child import die_with_parent
 from ops.setup import CACHE, MODEL_DIR, ROOT, SetupError, convert
 
@@ -95,9 +96,8 @@ def run_folder(data: Path) -> Path:
     return folder
 
 
-def model_folder() -> str:
-    """OCTAVO_MODEL as the engine will load it: a GGUF file is converted once, a folder is taken as it is."""
-    wanted = os.environ.get("OCTAVO_MODEL")
+def model_folder(wanted: str | None, variable: str = "OCTAVO_MODEL") -> str:
+    """A model as the engine will load it: a GGUF file is converted once, a folder is taken as it is."""
     if not wanted:
         return str(MODEL_DIR)
     path = Path(wanted).expanduser()
@@ -110,16 +110,29 @@ def model_folder() -> str:
         return str(folder)
     if path.is_dir():
         if not (path / "config.json").exists():
-            raise StartError(f"OCTAVO_MODEL={wanted} is no model folder: it has no config.json.")
+            raise StartError(f"{variable}={wanted} is no model folder: it has no config.json.")
         return str(path.resolve())
     if path.exists():
-        raise StartError(f"OCTAVO_MODEL={wanted} is neither a model folder nor a .gguf file.")
+        raise StartError(f"{variable}={wanted} is neither a model folder nor a .gguf file.")
     if wanted.startswith(("/", ".", "~")) or wanted.endswith(".gguf"):
-        raise StartError(f"OCTAVO_MODEL={wanted} does not exist.")
+        raise StartError(f"{variable}={wanted} does not exist.")
     return wanted  # a hub id, which the loader fetches where the machine is online
 
 
-def environment(data: Path, run: Path, host: str, port: int) -> dict[str, str]:
+def models() -> dict[str, str]:
+    """What is served: name -> folder. Empty where OCTAVO_MODELS is not set, and OCTAVO_MODEL names the only one."""
+    text = os.environ.get("OCTAVO_MODELS")
+    if not text:
+        return {}
+    from engine.protocol import served_models
+
+    try:
+        return {name: model_folder(path, f"OCTAVO_MODELS: {name}") for name, path in served_models(text).items()}
+    except ValueError as error:
+        raise StartError(f"OCTAVO_MODELS: {error}.") from None
+
+
+def environment(data: Path, run: Path, host: str, port: int, served: dict[str, str]) -> dict[str, str]:
     env = dict(os.environ)
     embedded = not env.get("REDIS_URL")
     env.update(
@@ -128,7 +141,7 @@ def environment(data: Path, run: Path, host: str, port: int) -> dict[str, str]:
         OCTAVO_PYTHON=sys.executable,
         OCTAVO_BIND=host,
         OCTAVO_EMBEDDED_REDIS="true" if embedded else "false",
-        OCTAVO_MODEL=model_folder(),
+        OCTAVO_MODEL=next(iter(served.values())) if served else model_folder(env.get("OCTAVO_MODEL")),
         OCTAVO_URL=f"http://127.0.0.1:{port}",
         PORT=str(port),
         DJANGO_SETTINGS_MODULE=env.get("DJANGO_SETTINGS_MODULE", DEMO_SETTINGS),
@@ -136,6 +149,8 @@ def environment(data: Path, run: Path, host: str, port: int) -> dict[str, str]:
         USER=env.get("USER") or str(os.getuid()),
     )
     env.setdefault("OCTAVO_WORKER_PROMPT_STORE", str(data / "prompts"))
+    if served:
+        env["OCTAVO_MODELS"] = ",".join(f"{name}={path}" for name, path in served.items())
     if embedded:
         env["REDIS_URL"] = f"unix://{run}/valkey.sock"
     return env
@@ -169,10 +184,10 @@ def check_redis(url: str) -> None:
         raise StartError(f"REDIS_URL: {error}") from None
 
 
-def start_supervisor(env: dict[str, str]) -> subprocess.Popen[bytes]:
+def start_supervisor(env: dict[str, str], conf: Path) -> subprocess.Popen[bytes]:
     # Its own session: Ctrl-C reaches this process only, which then stops the supervisor in order.
     return subprocess.Popen(
-        [sys.executable, "-m", "supervisor.supervisord", "-c", str(ROOT / "supervisord.conf")],
+        [sys.executable, "-m", "supervisor.supervisord", "-c", str(conf)],
         cwd=ROOT,
         env=env,
         stdin=subprocess.DEVNULL,
@@ -213,7 +228,8 @@ def wait_until_ready(port: int, supervisor: subprocess.Popen[bytes], run: Path, 
             raise StartError(f"The supervisor ended: {last_line(data / 'logs' / 'supervisord.log')}")
         try:
             with urllib.request.urlopen(question, timeout=2) as reply:  # noqa: S310
-                if reply.status == 200:
+                # A model that is still being loaded leaves the site up, and is named.
+                if reply.status == 200 and not json.load(reply).get("missing"):
                     return
         except (urllib.error.URLError, OSError):
             pass
@@ -260,7 +276,9 @@ def serve() -> int:
     check_port(host, port)
     with data_folder(data):
         run = run_folder(data)
-        env = environment(data, run, host, port)
+        served = models()
+        env = environment(data, run, host, port, served)
+        conf = engines.configuration(run, env, served)
         print("* Preparing the database and the demo data", flush=True)
         manage(env, "migrate", "--noinput", "--verbosity", "0")
         manage(env, "collectstatic", "--noinput", "--verbosity", "0")
@@ -269,7 +287,9 @@ def serve() -> int:
         if env["OCTAVO_EMBEDDED_REDIS"] == "false":
             check_redis(env["REDIS_URL"])
         print("* Starting the engine, the web server, the recorder and Celery", flush=True)
-        supervisor = start_supervisor(env)
+        if len(served) > 1:
+            print(f"  {engines.about(served)}", flush=True)
+        supervisor = start_supervisor(env, conf)
         try:
             wait_until_ready(port, supervisor, run, data)
             announce(env["OCTAVO_URL"], data, time.monotonic() - started)

@@ -245,6 +245,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
                     parent_id=frame.parent_id,
                     assistant_id=frame.assistant_id,
                     params=frame.params,
+                    model=frame.model,
                     idempotency_key=frame.idempotency_key,
                 )
             key = str(generation.pk)
@@ -261,6 +262,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
                 conversation_id=narrator.conversation_id,
                 message_id=narrator.message_id,
                 parent_id=parent_id,
+                model=generation.model,
             ),
             key,
         )

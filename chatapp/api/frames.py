@@ -203,6 +203,7 @@ class Queued(ServerFrame, frozen=True, kw_only=True, tag="response.queued"):
     conversation_id: str | None = None
     message_id: str | None = None
     parent_id: str | None = None
+    model: str | None = None
 
 
 class Created(ServerFrame, frozen=True, kw_only=True, tag="response.created"):

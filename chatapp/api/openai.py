@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -71,24 +72,38 @@ async def models(request: HttpRequest, access: Access) -> HttpResponse:
 
 @with_key("GET")
 async def model(request: HttpRequest, access: Access, name: str) -> HttpResponse:
-    found = await in_thread(_models, access)
-    for one in found:
-        if name == one.id or (name == "default" and one is found[0]):
-            return answer(one)
+    wanted = access.tenant.model if name == "default" else name
+    for found in await in_thread(_models, access):
+        if found.id == wanted:
+            return answer(found)
     return error(404, f"There is no model {name[:100]!r} for your team.", code="model_not_found", param="model")
 
 
 def _models(access: Access) -> list[wire.Model]:
-    """The tenant's model, and its assistants as models; how long the context is, a live worker says."""
-    name = access.tenant.model
-    contexts = [worker.context for worker in workers.live(name)]
-    longest = max(contexts) if contexts else msgspec.UNSET
-    created = int(access.tenant.created_at.timestamp())
-    found = [wire.Model(id=name, created=created, max_model_len=longest)]
-    for assistant in choosable(access.tenant):
-        began = int(assistant.created_at.timestamp())
-        found.append(wire.Model(id=f"{ASSISTANT_MODEL}{assistant.slug}", created=began, max_model_len=longest))
-    return found
+    """The team's models, its default first, and its assistants as models of their own. All of them, alive or not: a list
+    that changes whenever a worker starts anew would have clients forget what they use. How long a context may be, a live
+    worker says."""
+    tenant = access.tenant
+    contexts: dict[str, list[int]] = {}
+    for worker in workers.live():
+        contexts.setdefault(worker.model, []).append(worker.context)
+
+    def shown(name: str, served_by: str, since: datetime) -> wire.Model:
+        return wire.Model(
+            id=name,
+            created=int(since.timestamp()),
+            available=served_by in contexts,
+            max_model_len=max(contexts[served_by]) if served_by in contexts else msgspec.UNSET,
+        )
+
+    names = sorted(tenant.models, key=lambda name: name != tenant.model)
+    return [
+        *(shown(name, name, tenant.created_at) for name in names),
+        *(
+            shown(f"{ASSISTANT_MODEL}{assistant.slug}", tenant.model, assistant.created_at)
+            for assistant in choosable(tenant)
+        ),
+    ]
 
 
 @with_key("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -219,6 +219,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "model"
     created: int
     owned_by: str = "octavo"
+    # Whether a worker serves it at this moment; asked for without one, it waits for the next.
+    available: bool = True
     max_model_len: int | msgspec.UnsetType = msgspec.UNSET
 
 

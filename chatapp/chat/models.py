@@ -30,6 +30,8 @@ class Conversation(TenantOwned):
     # Who was chosen for it; None: nobody was, so the team's default one answers.
     assistant = models.ForeignKey(SystemPrompt, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     title = models.CharField(max_length=120)
+    # The one chosen last; empty, or not the team's any more: the team's default answers.
+    model = models.CharField(max_length=120, blank=True)
     salt = models.CharField(max_length=64, default=new_salt, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     updated_at = models.DateTimeField(default=timezone.now)

@@ -32,7 +32,15 @@ def conversation(access: Access, conversation_id: object) -> dict[str, Any]:
     """A conversation with all its messages, oldest first. Raises NotFound."""
     found = selectors.conversation(access, conversation_id)
     items = [_message(message) for message in selectors.messages(access, conversation_id)]
-    return {"id": str(found.pk), "title": found.title, "assistant": answerer(found), "messages": items}
+    tenant = access.tenant
+    model = found.model if found.model in tenant.models else tenant.model
+    return {
+        "id": str(found.pk),
+        "title": found.title,
+        "model": model,
+        "assistant": answerer(found),
+        "messages": items,
+    }
 
 
 def assistants(access: Access) -> list[dict[str, Any]]:
@@ -80,6 +88,7 @@ def _answer(generation: Generation) -> dict[str, Any]:
     ended = not generation.unfinished
     return {
         "response_id": str(generation.pk),
+        "model": generation.model,
         "status": generation.state,
         "last_seq": generation.last_seq if ended else -1,
         "finish_reason": generation.finish_reason or None,

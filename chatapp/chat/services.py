@@ -70,10 +70,13 @@ def ask(
     parent_id: object = None,
     assistant_id: object = None,
     params: Mapping[str, Any] | None = None,
+    model: str | None = None,
     idempotency_key: str | None = None,
 ) -> Generation:
     """A new message in a conversation (a new one when None) and its answer. `parent_id`: the message that it follows;
     `assistant_id`: who is to answer in a new one (None: the team's default).
+
+    `model` is what answers from here on in this conversation; None: the one that did before.
 
     Raises BadInput, NotFound, Conflict (this conversation is being answered), TooMany (the queue is full; nothing has
     been kept), IdempotencyMismatch.
@@ -82,7 +85,9 @@ def ask(
     text = clean(text, param="input")
     limits = limits_of(access)
     sampling = _sampling(limits, params, {**CHAT_DEFAULTS, "max_tokens": min(CHAT_LENGTH, limits.output_tokens)})
-    digest = _digest(text, str(conversation_id), str(parent_id), params, *([str(assistant_id)] if assistant_id else []))
+    name = None if model is None else _model(access, model)
+    chosen = [str(choice) for choice in (assistant_id, name) if choice is not None]
+    digest = _digest(text, str(conversation_id), str(parent_id), params, *chosen)
     known = _known(access, idempotency_key, digest)
     if known is not None:
         return known
@@ -97,7 +102,7 @@ def ask(
     said = _says_length(params)
 
     def accept() -> Generation:
-        return _ask(admission, text, conversation_id, parent_id, assistant_id, sampling, said, idempotency_key, digest)
+        return _ask(admission, text, conversation_id, parent_id, assistant_id, sampling, said, name, idempotency_key, digest)
 
     try:
         generation = _accepted(access, accept)
@@ -253,10 +258,21 @@ def _reserved(admission: Admission, generation: Generation, request: Request, sa
 
 
 def _model(access: Access, wanted: str | None) -> str:
-    if wanted in (None, "", "default", access.tenant.model):
-        return access.tenant.model
+    """The name of the model that is meant. Raises NotFound for what the team may not use, as for what is not there."""
+    tenant = access.tenant
+    names = tenant.models
+    if not names:
+        raise NotFound(
+            "None of your team's models is served any more. Ask those who run this site for another.",
+            code="model_not_found",
+            param="model",
+        )
+    if wanted in (None, "", "default"):
+        return tenant.model
+    if wanted in names:
+        return str(wanted)
     raise NotFound(
-        f"There is no model {wanted!r} for your team; use {access.tenant.model!r} or 'default'.",
+        f"There is no model {str(wanted)[:100]!r} for your team; use {', '.join(map(repr, names))} or 'default'.",
         code="model_not_found",
         param="model",
     )
@@ -339,6 +355,7 @@ def _ask(
     assistant_id: object,
     sampling: SamplingParams,
     said: bool,
+    model: str | None,
     idempotency_key: str | None,
     digest: str,
 ) -> Generation:
@@ -346,6 +363,7 @@ def _ask(
     if conversation_id is None:
         conversation = Conversation.objects.create(
             tenant=access.tenant, user=access.user, key=access.key, title=title(text), updated_at=now,
+            model=model or "",
             assistant=prompts.chosen(access.tenant, assistant_id=assistant_id) if assistant_id is not None else None,
         )  # fmt: skip
         parent = None
@@ -363,7 +381,12 @@ def _ask(
         status=MessageStatus.RUNNING,
         created_at=question.created_at + timedelta(microseconds=1),
     )
-    generation = _generation(access, access.tenant.model, idempotency_key, digest)
+    if model is None:
+        known = conversation.model in access.tenant.models
+        model = conversation.model if known else _model(access, None)
+    else:
+        conversation.model = model
+    generation = _generation(access, model, idempotency_key, digest)
     given = of_conversation(access, conversation)
     generation.conversation, generation.message, generation.prompt_version = conversation, answer, given.version
     salt = _derived(access.tenant.salt, conversation.salt)
@@ -371,7 +394,7 @@ def _ask(
     generation.request = protocol.encode(_reserved(admission, generation, request, said))
     generation.save(force_insert=True)
     conversation.updated_at = now
-    conversation.save(update_fields=["updated_at"])
+    conversation.save(update_fields=["updated_at", "model"])
     return generation
 
 

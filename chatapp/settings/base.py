@@ -9,17 +9,27 @@ from typing import Any
 import dj_database_url
 from celery.schedules import crontab
 from csp.constants import NONCE, NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
 
 from chatapp.settings import redis_urls
-from engine.protocol import model_name
+from engine.protocol import model_name, served_models
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = (ROOT / os.environ.get("OCTAVO_DATA", "var")).resolve()
 
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 OCTAVO_MODEL = os.environ.get("OCTAVO_MODEL", "")
-# What the engine serves the model as: web and worker derive the same name from the same setting.
-OCTAVO_MODEL_NAME = os.environ.get("OCTAVO_MODEL_NAME") or model_name(OCTAVO_MODEL or "default")
+# Several models, each with workers of its own: "small=/path/a,large=/path/b". The first is the platform's default.
+OCTAVO_MODELS = os.environ.get("OCTAVO_MODELS", "")
+# What the engine serves a model as: web and worker derive the same names from the same settings.
+if OCTAVO_MODELS:
+    try:
+        OCTAVO_MODEL_NAMES = tuple(served_models(OCTAVO_MODELS))
+    except ValueError as error:
+        raise ImproperlyConfigured(f"OCTAVO_MODELS: {error}.") from None
+else:
+    OCTAVO_MODEL_NAMES = (os.environ.get("OCTAVO_MODEL_NAME") or model_name(OCTAVO_MODEL or "default"),)
+OCTAVO_MODEL_NAME = OCTAVO_MODEL_NAMES[0]
 OCTAVO_URL = os.environ.get("OCTAVO_URL", "http://127.0.0.1:8000")
 # Shared by all tenants, in front of their own prompts; its KV blocks are the only ones that tenants share.
 OCTAVO_PREAMBLE = os.environ.get("OCTAVO_PREAMBLE", "")

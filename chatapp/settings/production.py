@@ -8,7 +8,7 @@ from pathlib import Path
 from django.core.exceptions import ImproperlyConfigured
 
 from chatapp.settings.base import *  # noqa: F403
-from chatapp.settings.base import ALLOWED_HOSTS, OCTAVO_MODEL
+from chatapp.settings.base import ALLOWED_HOSTS, OCTAVO_MODEL, OCTAVO_MODELS
 
 
 def setting(name: str) -> str:
@@ -31,7 +31,7 @@ _problems = {
     or any("*" in host for host in ALLOWED_HOSTS),
     "REDIS_URL must be set": not os.environ.get("REDIS_URL"),
     "DATABASE_URL must be set": not os.environ.get("DATABASE_URL"),
-    "OCTAVO_MODEL must name the model": not OCTAVO_MODEL,
+    "OCTAVO_MODEL must name the model (or OCTAVO_MODELS several)": not (OCTAVO_MODEL or OCTAVO_MODELS),
 }
 if any(_problems.values()):
     raise ImproperlyConfigured("Octavo does not start: " + "; ".join(p for p, bad in _problems.items() if bad) + ".")

@@ -52,6 +52,8 @@ class Tenant(models.Model):
     accent = models.CharField(max_length=10, choices=Accent.choices, default=Accent.TEAL)
     salt = models.CharField(max_length=64, default=new_salt, editable=False)
     default_model = models.CharField(max_length=120, blank=True, help_text="Empty: the platform's model.")
+    # Names out of OCTAVO_MODELS. A name that is not served any more is kept: it may come back.
+    allowed_models = models.JSONField(default=list, blank=True, help_text="None: all models that are served.")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     # Nobody gets in while it is suspended; nothing of it is lost.
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -60,8 +62,19 @@ class Tenant(models.Model):
         return self.name
 
     @property
+    def models(self) -> list[str]:
+        """The models that the team may use now, of those that are served. Its default is always one of them."""
+        return [
+            name
+            for name in settings.OCTAVO_MODEL_NAMES
+            if not self.allowed_models or name in self.allowed_models or name == self.default_model
+        ]
+
+    @property
     def model(self) -> str:
-        return self.default_model or settings.OCTAVO_MODEL_NAME
+        """The team's default, the first of its models where that is not served, and "" where none of them is."""
+        names = self.models
+        return self.default_model if self.default_model in names else names[0] if names else ""
 
 
 class KeyState(models.TextChoices):

@@ -11,7 +11,7 @@ import chatapp.ids
 class Migration(migrations.Migration):
     dependencies = [
         ("audit", "0002_append_only"),
-        ("tenants", "0003_keys"),
+        ("tenants", "0004_keys"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
