@@ -19,9 +19,11 @@ from chatapp.api.pace import paced  # noqa: E402
 from chatapp.api.routing import key_sockets, session_sockets  # noqa: E402
 from chatapp.dashboard.routing import websocket_urlpatterns as operators_sockets  # noqa: E402
 from chatapp.hygiene import limited  # noqa: E402
+from chatapp.operators.announce import announce_setup  # noqa: E402
 from chatapp.origins import from_our_pages  # noqa: E402
 
 CLOSE_NOT_FOUND = 4404
+announce_setup()
 
 
 async def nowhere(

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
@@ -63,25 +63,41 @@ class HygieneMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
         if self.is_async:
             return self._async(request)
-        return finished(request, refused(request) or self.get_response(request))  # type: ignore[arg-type]
+        fault = trouble(request)
+        response = self.get_response(request) if fault is None else refused(request, fault)
+        return finished(request, response)  # type: ignore[arg-type]
 
     async def _async(self, request: HttpRequest) -> HttpResponse:
-        return finished(request, refused(request) or await self.get_response(request))  # type: ignore[misc]
+        fault = trouble(request)
+        if fault is None:
+            response = await self.get_response(request)  # type: ignore[misc]
+        else:
+            # A page, whose title asks the database for the site's name.
+            response = await sync_to_async(refused)(request, fault)
+        return finished(request, response)
 
 
-def refused(request: HttpRequest) -> HttpResponse | None:
-    """The answer to what no view should see."""
+def trouble(request: HttpRequest) -> HTTPStatus | None:
+    """Why no view should see this request."""
     if request.method not in METHODS:
-        response = problem(request, HTTPStatus.METHOD_NOT_ALLOWED, "There is no such method here.")
-        response["Allow"] = ", ".join(sorted(METHODS))
-        return response
+        return HTTPStatus.METHOD_NOT_ALLOWED
     length = request.META.get("CONTENT_LENGTH") or "0"
     if not (length.isascii() and length.isdigit()):
-        return problem(request, HTTPStatus.BAD_REQUEST, "The Content-Length is no number.")
+        return HTTPStatus.BAD_REQUEST
     # Compared as a text first: Python refuses to read a number of thousands of digits.
     if len(length.lstrip("0")) > 12 or int(length) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
-        return too_large(request)
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     return None
+
+
+def refused(request: HttpRequest, fault: HTTPStatus) -> HttpResponse:
+    if fault == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return too_large(request)
+    if fault == HTTPStatus.BAD_REQUEST:
+        return problem(request, fault, "The Content-Length is no number.")
+    response = problem(request, fault, "There is no such method here.")
+    response["Allow"] = ", ".join(sorted(METHODS))
+    return response
 
 
 def finished(request: HttpRequest, response: HttpResponse) -> HttpResponse:

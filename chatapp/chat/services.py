@@ -102,7 +102,9 @@ def ask(
     said = _says_length(params)
 
     def accept() -> Generation:
-        return _ask(admission, text, conversation_id, parent_id, assistant_id, sampling, said, name, idempotency_key, digest)
+        return _ask(
+            admission, text, conversation_id, parent_id, assistant_id, sampling, said, name, idempotency_key, digest
+        )
 
     try:
         generation = _accepted(access, accept)

@@ -6,13 +6,14 @@ from datetime import date, datetime
 from itertools import groupby
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.templatetags.static import static
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from chatapp.accounts.selectors import has_operator
 from chatapp.chat import present
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import frame, tenant_page
@@ -35,9 +36,10 @@ def favicon(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
-@login_required
 def home(request: HttpRequest) -> HttpResponse:
-    """To the tenant that the reader used last, else the first one."""
+    """To the tenant that the reader used last, else the first one; on a site that nobody runs yet, to its set-up."""
+    if not request.user.is_authenticated:
+        return redirect_to_login(request.get_full_path()) if has_operator() else redirect("setup")
     tenants = tenants_of(request.user)
     if not tenants and request.user.is_staff:
         return redirect("admin:index")

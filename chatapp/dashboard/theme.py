@@ -69,6 +69,13 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
             ],
         },
         {
+            "title": "Site",
+            "items": [
+                {"title": "Checklist", "icon": "checklist", "link": reverse("checklist")},
+                changelist("Settings", "tune", "site", "sitesettings"),
+            ],
+        },
+        {
             "title": "People",
             "items": [
                 changelist("Users", "person", "accounts", "user"),

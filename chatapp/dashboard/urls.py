@@ -15,6 +15,7 @@ from chatapp.dashboard import (
     overview,
     own_data,
     prompts,
+    setup,
     team,
     usage,
     views,
@@ -24,6 +25,8 @@ ADMIN = "t/<slug:slug>/admin/"
 
 urlpatterns = [
     path("admin/occupancy/", admin.site.admin_view(views.occupancy), name="occupancy"),
+    path("admin/checklist/", admin.site.admin_view(views.checklist), name="checklist"),
+    path("setup", setup.setup, name="setup"),
     path("admin/break-glass/", break_glass.index, name="break-glass"),
     path("admin/break-glass/<uuid:reading_id>/", break_glass.reading, name="break-glass-reading"),
     path("admin/break-glass/<uuid:reading_id>/close", break_glass.close, name="break-glass-close"),

@@ -79,6 +79,7 @@ INSTALLED_APPS = [
     "csp",
     "chatapp.accounts",
     "chatapp.audit",
+    "chatapp.site",
     "chatapp.tenants",
     "chatapp.limits",
     "chatapp.prompts",
@@ -87,6 +88,7 @@ INSTALLED_APPS = [
     "chatapp.api",
     "chatapp.usage",
     "chatapp.data",
+    "chatapp.operators",
     "chatapp.dashboard",
 ]
 
@@ -120,6 +122,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "csp.context_processors.nonce",
+                "chatapp.site.context.site",
             ]
         },
     }
@@ -151,7 +154,12 @@ ACCOUNT_PREVENT_ENUMERATION = True
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "account_login"
-EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+EMAIL_BACKEND = "chatapp.site.mail.EmailBackend"
+# Where mail goes, as smtp://user:password@host:587, and its sender: they win over what operators enter on the pages.
+OCTAVO_MAIL_URL = os.environ.get("OCTAVO_MAIL_URL", "")
+OCTAVO_MAIL_FROM = os.environ.get("OCTAVO_MAIL_FROM", "")
+# A web process of a site without an operator says in its log where one is made.
+OCTAVO_ANNOUNCE_SETUP = True
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"

@@ -20,6 +20,8 @@ from chatapp.settings.base import DATA, sqlite
 SECRET_KEY = "only for tests: " + "0123456789abcdef" * 4
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
 OCTAVO_DEMO = True
+OCTAVO_ANNOUNCE_SETUP = False
+OCTAVO_MAIL_URL = OCTAVO_MAIL_FROM = ""
 if not os.environ.get("DATABASE_URL"):
     DATABASES = {"default": {**sqlite(Path(DATA) / "db.sqlite3"), "TEST": {"NAME": str(Path(DATA) / "test.sqlite3")}}}
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

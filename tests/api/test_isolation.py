@@ -40,6 +40,7 @@ ADDRESSES: dict[str, str] = {
     "healthz": NO_ID,
     "readyz": NO_ID,
     "favicon.ico": NO_ID,
+    "setup": NO_ID,
     "": NO_ID,
     "v1/chat/completions": BY_KEY,
     "v1/models": BY_KEY,

@@ -1,5 +1,47 @@
-"""The same team and server as in the tests of the chat."""
+"""The same team and server as in the tests of the chat; a mail server; a logged-in operator."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from chatapp.accounts.models import User
+from chatapp.audit.models import AuditEntry
 from tests.chat.conftest import record, server, strangers, team, worker
+from tests.operators.smtp_server import Server, running
 
 __all__ = ["record", "server", "strangers", "team", "worker"]
+
+
+@pytest.fixture
+def smtp() -> Iterator[Server]:
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def emptied(transactional_db: None) -> Iterator[None]:
+    """The audit log refuses to be flushed with the rest."""
+    yield
+    triggers = import_module("chatapp.audit.migrations.0002_append_only")
+    with connection.schema_editor() as editor:
+        triggers.unguard(None, editor)
+    AuditEntry.objects.all().delete()
+    with connection.schema_editor() as editor:
+        triggers.guard(None, editor)
+
+
+@pytest.fixture
+def operator(db: None) -> User:
+    return User.objects.create_superuser("operator@example.org", "a password")
+
+
+@pytest.fixture
+def admin(client: Client, operator: User) -> Client:
+    """The operator's browser."""
+    client.force_login(operator)
+    return client

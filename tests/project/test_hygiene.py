@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
-from django.test import Client, RequestFactory, override_settings
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from chatapp.accounts.models import User
@@ -155,6 +155,15 @@ def test_a_body_that_turns_out_too_large_while_it_is_read_is_a_413(client: Clien
         form = client.post("/accounts/login/", {"login": field, "password": field}, CONTENT_LENGTH="900")
     assert form.status_code < 500, "it lies about its length"
     assert client.post("/accounts/login/", {f"f{i}": "x" for i in range(2500)}).status_code == 400
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_it_is_the_same_for_async_requests() -> None:
+    client = AsyncClient()
+    for path in ("/accounts/login/", "/v1/models"):
+        assert (await client.generic("PROPFIND", path)).status_code == 405
+        assert (await client.generic("POST", path, headers={"Content-Length": "9" * 9})).status_code == 413
+    assert (await client.get("/nothing-is-here")).status_code == 404
 
 
 async def test_a_body_without_a_length_ends_with_413_as_soon_as_it_is_too_much(settings: Any) -> None:

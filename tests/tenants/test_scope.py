@@ -22,7 +22,7 @@ from tests.chat.conftest import Team
 ROOT = Path(__file__).resolve().parents[2]
 # Rows that belong to no tenant: people and sessions, the tenants themselves, and what is the platform's own.
 # Deletions outlive what they delete.
-NOBODYS = {"User", "Tenant", "Plan", "AuditPurge", "OwnExport", "Deletion", "Leaving"}
+NOBODYS = {"User", "Tenant", "Plan", "AuditPurge", "OwnExport", "Deletion", "Leaving", "SiteSettings"}
 
 
 def owned() -> list[type[models.Model]]:
