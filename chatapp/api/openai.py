@@ -82,8 +82,8 @@ async def model(request: HttpRequest, access: Access, name: str) -> HttpResponse
 def _models(access: Access) -> list[wire.Model]:
     """The team's models, its default first, and its assistants as models of their own.
 
-    All of them, alive or not: a list that changes whenever a worker starts anew would have clients forget what they use.
-    How long a context may be, a live worker says.
+    All of them, alive or not: a list that changes whenever a worker starts anew would have clients forget what they
+    use. How long a context may be, a live worker says.
     """
     tenant = access.tenant
     contexts: dict[str, list[int]] = {}

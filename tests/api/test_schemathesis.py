@@ -1,4 +1,4 @@
-"""The product's API under schemathesis: whatever its own document allows, and what it forbids, is answered without a 500.
+"""The product's API under schemathesis: what its own document allows, and forbids, is answered without a 500.
 
 The calls go straight into Django, so an exception shows its own traceback. Addresses carry the caller's team, and ids
 that exist as often as ids that do not: else everything would end at "no such team".
@@ -22,7 +22,7 @@ from schemathesis import GenerationMode
 
 from chatapp.api.product import api
 from chatapp.chat import services
-from chatapp.scope import TenantOwned
+from chatapp.owned import TenantOwned
 from tests.chat.conftest import Team, server, strangers, team
 
 __all__ = ["server", "strangers", "team"]

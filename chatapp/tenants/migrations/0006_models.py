@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("tenants", "0002_roles"),
+        ("tenants", "0005_limits_move"),
     ]
 
     operations = [
