@@ -21,6 +21,8 @@ UNSCOPED = {
     "access": "finds out whose request it is: keys, memberships and sessions of anyone",
     "invitations": "finds the invitation that a signed link names, for somebody who is no member yet",
     "own teams": "lists the teams of the person who asks",
+    "own account": "notes what a person does to the own account in the platform's log, which is no team's",
+    "sign-in": "finds the team whose sign-in service somebody comes from",
     "recorder": "writes ended generations of all tenants",
     "reaper": "finishes what a crash left of all tenants",
     "greeting": "tells a new engine of the published prompts of the tenants that it serves",

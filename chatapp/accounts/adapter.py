@@ -1,11 +1,110 @@
-"""allauth's hooks: who may make an account. Nobody by themselves; people are invited or made by an operator."""
+"""allauth's hooks: who may make an account, what people are told, and how secrets of second factors are kept."""
 
 from __future__ import annotations
 
+import base64
+import secrets
+from typing import Any
+
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.core import context
+from allauth.mfa.adapter import DefaultMFAAdapter
+from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
+from django.utils import timezone
+
+from chatapp.accounts.throttle import in_words, wait_s
+from chatapp.sealing import Unreadable, seal, unseal
+from chatapp.site.selectors import mail_is_set_up
+
+SECOND_FACTOR = "second factor"
 
 
 class AccountAdapter(DefaultAccountAdapter):
+    error_messages = {
+        **DefaultAccountAdapter.error_messages,
+        "account_inactive": "This account is closed.",
+        "duplicate_email": "That is your address already.",
+        "email_password_mismatch": "No account has this address and this password.",
+        "email_taken": "Another account has this address.",
+        "enter_current_password": "This is not your current password.",
+        "incorrect_code": "This code is not right.",
+        "incorrect_password": "This is not your password.",
+        "invalid_or_expired_key": "This link is too old, or was used already.",
+        "invalid_password_reset": "This link is too old, or was used already.",
+        "rate_limited": "That was too often. Try again in a few minutes.",
+        "unverified_primary_email": "Confirm this address first.",
+    }
+
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return False
+
+    def validation_error(self, code: str, *args: Any) -> ValidationError:
+        """As allauth's, but who is locked out is told for how long."""
+        if code not in ("too_many_login_attempts", "rate_limited"):
+            return super().validation_error(code, *args)
+        request = context.request
+        keys = [self._tried] if self._tried else []
+        stage = getattr(request, "_login_stage", None)
+        user = stage.login.user if stage is not None else request.user
+        if user is not None and user.is_authenticated:
+            keys.append(f"mfa-auth-user-{user.pk}")
+        wait = wait_s(request, "login_failed", keys=keys) or 60
+        return ValidationError(f"That was tried too often. Try again {in_words(wait)}.", code=code)
+
+    # What a login was tried with, as allauth counts it.
+    _tried = ""
+
+    def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
+        self._tried = self._get_login_attempts_cache_key(request, **credentials)
+        super().pre_authenticate(request, **credentials)
+
+    def is_reauthentication_required(self, *, app: str, **kwargs: Any) -> bool:
+        """Who signs in through a team's service may have nothing here that could be asked for once more."""
+        if not self.get_reauthentication_methods(context.request.user):
+            return False
+        return bool(super().is_reauthentication_required(app=app, **kwargs))
+
+    def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
+        words = {
+            "reauthenticate": "Use your password",
+            "reauthenticate_by_code": "Get a code by mail",
+            "mfa_reauthenticate": "Use a code of your app",
+            "mfa_reauthenticate:webauthn": "Use a passkey",
+        }
+        without = set() if mail_is_set_up() else {"reauthenticate_by_code"}
+        offered = super().get_reauthentication_methods(user)
+        return [{**way, "description": words[way["id"]]} for way in offered if way["id"] not in without]
+
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        """Nothing goes out where no mail is set up, and the pages say so."""
+        if mail_is_set_up():
+            super().send_mail(template_prefix, email, {**context, "octavo_url": settings.OCTAVO_URL})
+
+    def get_from_email(self) -> str:
+        return str(settings.DEFAULT_FROM_EMAIL)
+
+
+class SecondFactorAdapter(DefaultMFAAdapter):
+    error_messages = {
+        **DefaultMFAAdapter.error_messages,
+        "incorrect_code": "This code is not right. Codes change every half minute; try the newest one.",
+        "cannot_generate_recovery_codes": "Set up an app or a passkey first.",
+    }
+
+    def encrypt(self, text: str) -> str:
+        return seal(text, purpose=SECOND_FACTOR)
+
+    def decrypt(self, encrypted_text: str) -> str:
+        try:
+            return unseal(encrypted_text, purpose=SECOND_FACTOR)
+        except Unreadable:
+            # SECRET_KEY was replaced. A secret that nobody knows lets no code match; the factor has to be set up anew.
+            return base64.b32encode(secrets.token_bytes(20)).decode()
+
+    def _get_site_name(self) -> str:
+        return "Octavo"
+
+    def generate_authenticator_name(self, user: Any, type: str) -> str:
+        return f"Passkey of {timezone.localdate():%Y-%m-%d}"

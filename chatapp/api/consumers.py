@@ -34,7 +34,7 @@ from chatapp.chat.models import Generation
 from chatapp.errors import BadInput, Refusal
 from chatapp.ids import request_id
 from chatapp.streaming.workers import queue_position
-from chatapp.tenants.access import Access, BadKey, NoAccess, access_for_key, access_for_user
+from chatapp.tenants.access import Access, BadKey, MfaRequired, NoAccess, access_for_key, access_for_user
 
 log = structlog.get_logger(__name__)
 
@@ -410,6 +410,8 @@ class UiConsumer(ResponseConsumer):
             return await in_thread(access_for_user, user, slug)
         except NoAccess:
             raise NotLetIn("not_found", "There is no such team.", frames.CLOSE_FORBIDDEN) from None
+        except MfaRequired as refusal:
+            raise NotLetIn(refusal.code, refusal.message, frames.CLOSE_FORBIDDEN) from None
 
 
 class ApiConsumer(ResponseConsumer):

@@ -63,7 +63,7 @@ class OccupancyConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         await self.accept()
         user = self.scope.get("user")
-        if not is_operator(user):
+        if not await database_sync_to_async(is_operator)(user):
             await self.close(CLOSE_FORBIDDEN)
             return
         assert user is not None

@@ -15,10 +15,10 @@ from django.views.decorators.http import require_http_methods
 
 from chatapp.accounts.models import User
 from chatapp.errors import Conflict, Forbidden, NotFound, Refusal
+from chatapp.site.selectors import mail_is_set_up
 from chatapp.tenants import addresses, invitations, selectors
 from chatapp.tenants.access import Access, NoAccess, access_for_user
 from chatapp.tenants.invitations import LinkOver, LinkState
-from chatapp.tenants.mail import mail_is_set_up
 from chatapp.tenants.members import assignable_roles
 from chatapp.tenants.models import Invitation
 from chatapp.tenants.pages import is_repeat, page, refuse, tenant_page

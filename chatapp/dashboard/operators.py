@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import AnonymousUser
 
+from chatapp.accounts.factors import operator_lacks_factor
+
 
 def is_operator(user: AbstractBaseUser | AnonymousUser | None) -> bool:
     return bool(
@@ -13,4 +15,5 @@ def is_operator(user: AbstractBaseUser | AnonymousUser | None) -> bool:
         and user.is_active
         and getattr(user, "is_staff", False)
         and getattr(user, "is_superuser", False)
+        and not operator_lacks_factor(user)
     )

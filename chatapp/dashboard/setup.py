@@ -20,8 +20,8 @@ from chatapp.dashboard.setup_forms import SetupForm, TestMailForm
 from chatapp.errors import BadInput, Conflict, Refusal
 from chatapp.operators.selectors import setup_token
 from chatapp.operators.services import NewTeam, set_up
+from chatapp.operators.site import send_test_mail
 from chatapp.site import selectors as site
-from chatapp.site.services import send_test_mail
 from chatapp.site.smtp import NotSent
 from chatapp.tenants.pages import refuse
 

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods
 from chatapp.audit.services import operator
 from chatapp.dashboard.operators import is_operator
 from chatapp.operators import selectors
-from chatapp.site.services import note_backups
+from chatapp.operators.site import note_backups
 
 
 def occupancy(request: HttpRequest) -> HttpResponse:

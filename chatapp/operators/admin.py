@@ -24,8 +24,8 @@ from chatapp.audit.services import operator, record
 from chatapp.errors import BadInput, Refusal
 from chatapp.operators import selectors, services
 from chatapp.operators.forms import DeleteForm, SiteSettingsForm, SuspendForm, TenantForm
+from chatapp.operators.site import save_settings, send_test_mail
 from chatapp.site.models import SiteSettings
-from chatapp.site.services import save_settings, send_test_mail
 from chatapp.site.smtp import NotSent
 from chatapp.tenants import admin as plain
 from chatapp.tenants.models import Membership, Tenant

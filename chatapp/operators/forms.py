@@ -15,9 +15,9 @@ from unfold.widgets import (
 )
 
 from chatapp.errors import BadInput
+from chatapp.operators.site import clean_mail, clean_name
 from chatapp.site import selectors as site
 from chatapp.site.models import SiteSettings
-from chatapp.site.services import clean_mail, clean_name
 from chatapp.tenants.models import Tenant
 
 

@@ -27,8 +27,8 @@ from chatapp.audit.services import Actor, operator, record
 from chatapp.chat.models import UNFINISHED, Generation
 from chatapp.errors import BadInput, Conflict
 from chatapp.operators import links
+from chatapp.operators.site import clean_mail, clean_name, locked, sealed
 from chatapp.scope import unscoped
-from chatapp.site.services import clean_mail, clean_name, locked, sealed
 from chatapp.streaming import cancel
 from chatapp.tenants.models import Membership, Role, Tenant
 

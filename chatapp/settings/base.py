@@ -76,6 +76,9 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "allauth",
     "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.usersessions",
     "csp",
     "chatapp.accounts",
     "chatapp.audit",
@@ -147,10 +150,46 @@ ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_ADAPTER = "chatapp.accounts.adapter.AccountAdapter"
 ACCOUNT_EMAIL_VERIFICATION = "optional"
+# One address an account; a new one counts once it is confirmed.
+ACCOUNT_CHANGE_EMAIL = True
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
 ACCOUNT_LOGOUT_ON_GET = False
 ACCOUNT_SESSION_REMEMBER = True
 # Nobody can ask the login page whether an address has an account.
 ACCOUNT_PREVENT_ENUMERATION = True
+# Counted in the cache, so all web processes agree. "key" is the address that somebody tries.
+ACCOUNT_RATE_LIMITS = {
+    "login": "30/m/ip",
+    "login_failed": "10/m/ip,5/5m/key",
+    "signup": "20/m/ip",
+    "reset_password": "20/m/ip,5/m/key",
+    "reset_password_from_key": "20/m/ip",
+    "change_password": "5/m/user",
+    "manage_email": "10/m/user",
+    "reauthenticate": "10/m/user",
+    "confirm_email": "1/3m/key",
+}
+MFA_ADAPTER = "chatapp.accounts.adapter.SecondFactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes", "webauthn"]
+MFA_FORMS = {
+    "add_webauthn": "chatapp.accounts.forms.AddPasskeyForm",
+    "authenticate": "chatapp.accounts.forms.SecondFactorForm",
+    "reauthenticate": "chatapp.accounts.forms.ConfirmBySecondFactorForm",
+    "activate_totp": "chatapp.accounts.forms.ActivateAppForm",
+}
+MFA_TOTP_ISSUER = "Octavo"
+# Half a minute off is common among phones.
+MFA_TOTP_TOLERANCE = 1
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_RECOVERY_CODES_SHOW_ONCE = True
+# Accounts are made by invitation or by an operator, so an unconfirmed address is no stranger's: without this, nobody
+# could have a second factor where no mail is set up.
+MFA_ALLOW_UNVERIFIED_EMAIL = True
+MFA_RATE_LIMITS = {"webauthn_login": "20/m/ip"}
+# Operators without a second factor get no further than to setting one up.
+OCTAVO_OPERATOR_MFA = os.environ.get("OCTAVO_OPERATOR_MFA", "").lower() in ("1", "true", "yes", "required")
+# Sign-in services (OIDC) may be named by plain http: for a service on one's own machine, and for tests.
+OCTAVO_OIDC_PLAIN = os.environ.get("OCTAVO_OIDC_PLAIN", "").lower() in ("1", "true", "yes")
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "account_login"
@@ -160,6 +199,9 @@ OCTAVO_MAIL_URL = os.environ.get("OCTAVO_MAIL_URL", "")
 OCTAVO_MAIL_FROM = os.environ.get("OCTAVO_MAIL_FROM", "")
 # A web process of a site without an operator says in its log where one is made.
 OCTAVO_ANNOUNCE_SETUP = True
+
+# A code by mail is offered only where mail goes out (chatapp.accounts.adapter).
+ACCOUNT_REAUTHENTICATION_METHODS = ["password", "mfa", "code"]
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"

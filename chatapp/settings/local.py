@@ -28,3 +28,5 @@ ALLOWED_HOSTS = [*ALLOWED_HOSTS, "localhost", "127.0.0.1", "[::1]"]
 OCTAVO_DEMO = True
 # Plain HTTP on loopback: these ask for TLS.
 SILENCED_SYSTEM_CHECKS = ["security.W004", "security.W008", "security.W012", "security.W016"]
+# Browsers know passkeys at http://localhost; elsewhere they ask for TLS.
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = True

@@ -10,10 +10,12 @@ import hmac
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
 from django.utils import timezone
 
+from chatapp.accounts.factors import with_second_factor
 from chatapp.accounts.models import User
 from chatapp.audit.models import ActorKind
 from chatapp.audit.services import Actor
@@ -23,6 +25,7 @@ from chatapp.scope import unscoped
 from chatapp.tenants.key_limits import network_admitted, origin_admitted
 from chatapp.tenants.models import KEY_PREFIX, SHOWN_CHARACTERS, ApiKey, KeyState, Membership, Tenant, hash_key
 from chatapp.tenants.permissions import OF_ROLE, Permission, Role
+from chatapp.tenants.sign_in import MfaRule, SignIn
 
 # How exact `last_used_at` is; a write per request would be a write in the request path.
 LAST_USE_EVERY = timedelta(minutes=1)
@@ -33,6 +36,15 @@ NO_HASH = hash_key("")
 
 class NoAccess(Exception):
     """No such tenant for this user."""
+
+
+class MfaRequired(Forbidden):
+    """The team is theirs, and wants a second factor that they have not set up."""
+
+    code = "mfa_required"
+
+    def __init__(self, tenant: Tenant) -> None:
+        super().__init__(f"{tenant.name} asks for a second factor. Set one up in your account, then come back.")
 
 
 class BadKey(Refusal):
@@ -101,7 +113,10 @@ class Access:
 
 
 def access_for_user(user: User | AnonymousUser, slug: str) -> Access:
-    """The user's part in a tenant. Raises NoAccess for a tenant that is not theirs, as for one that does not exist."""
+    """The user's part in a tenant. Raises NoAccess for a tenant that is not theirs, as for one that does not exist.
+
+    Raises MfaRequired where the team wants a second factor of this user first: nothing of the team is open without.
+    """
     if not user.is_authenticated or not user.is_active:
         raise NoAccess(slug)
     with unscoped("access"):
@@ -109,6 +124,8 @@ def access_for_user(user: User | AnonymousUser, slug: str) -> Access:
         membership = found.filter(suspended_at=None, tenant__suspended_at=None).first()
         if membership is None:
             raise NoAccess(slug)
+        if _lacking({(membership.tenant_id, membership.user_id, membership.role)}):
+            raise MfaRequired(membership.tenant)
         _note_seen(membership)
     return Access(tenant=membership.tenant, user=membership.user, role=membership.role)
 
@@ -175,6 +192,8 @@ def revoked(accesses: Collection[Access]) -> set[Access]:
         ).values_list("tenant", "user", "role")
     )
 
+    live_members -= _lacking(live_members)
+
     def holds(access: Access) -> bool:
         if access.key is not None:
             now = live_keys.get(access.key.pk)
@@ -183,6 +202,20 @@ def revoked(accesses: Collection[Access]) -> set[Access]:
         return (access.tenant.pk, access.user.pk, access.role) in live_members
 
     return {access for access in accesses if not holds(access)}
+
+
+def _lacking(members: Collection[tuple[Any, Any, str]]) -> set[tuple[Any, Any, str]]:
+    """Those of (tenant, user, role) whose team wants a second factor of them that they do not have."""
+    rules = dict(
+        SignIn.objects.filter(tenant__in={tenant for tenant, _, _ in members})
+        .exclude(mfa=MfaRule.NONE)
+        .values_list("tenant", "mfa")
+    )
+    covered = {member for member in members if member[0] in rules and MfaRule(rules[member[0]]).covers(member[2])}
+    if not covered:
+        return set()
+    having = with_second_factor({user for _, user, _ in covered})
+    return {member for member in covered if member[1] not in having}
 
 
 def _note_seen(membership: Membership) -> None:

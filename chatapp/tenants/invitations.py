@@ -27,9 +27,9 @@ from chatapp.audit.services import Actor, record
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound, Refusal, TooMany
 from chatapp.ids import parse_id
 from chatapp.scope import tenant_scope, unscoped
+from chatapp.site.selectors import mail_is_set_up
 from chatapp.tenants.access import Access
 from chatapp.tenants.addresses import Address, clean_name, normalised
-from chatapp.tenants.mail import mail_is_set_up
 from chatapp.tenants.members import OWNERS_ONLY, lock, parse_role
 from chatapp.tenants.models import Invitation, Membership, Tenant, new_nonce
 from chatapp.tenants.permissions import Permission, Role

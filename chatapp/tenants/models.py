@@ -15,7 +15,10 @@ from chatapp.ids import new_id
 from chatapp.owned import TenantOwned
 from chatapp.tenants.permissions import OF_SCOPE, KeyScope, Permission, Role
 
-__all__ = ["Accent", "ApiKey", "Invitation", "KeyScope", "KeyState", "Membership", "Role", "Tenant"]
+__all__ = [
+    "Accent", "ApiKey", "DomainClaim", "Invitation", "KeyScope", "KeyState", "Membership", "MfaRule", "Role", "SignIn",
+    "Tenant",
+]  # fmt: skip
 
 KEY_PREFIX = "octv_"
 # Enough to find a key's row; 24 bits that tell an attacker nothing about the other 232.
@@ -222,3 +225,7 @@ class ApiKey(TenantOwned):
     def permissions(self) -> frozenset[Permission]:
         """A scope that this version does not know gives nothing."""
         return frozenset[Permission]().union(*(OF_SCOPE[KeyScope(s)] for s in self.scopes if s in KeyScope.values))
+
+
+# Django finds models here. They point back to Tenant by name.
+from chatapp.tenants.sign_in import DomainClaim, MfaRule, SignIn  # noqa: E402

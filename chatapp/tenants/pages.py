@@ -1,7 +1,8 @@
 """What the pages of a team's administration share: who asks, in whose scope, the frame around them, and refusals.
 
 A view gets the Access of the session's user, already allowed what the page needs, and runs in that tenant's scope. A
-foreign team does not exist (404); what a role does not include is said in the frame (403).
+foreign team does not exist (404); what a role does not include is said in the frame (403). Who lacks a second factor
+that the team wants is led to setting one up.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ import uuid
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
+from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.cache import cache
 from django.forms import BaseForm
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from chatapp.errors import Forbidden, NotFound, Refusal
 from chatapp.scope import tenant_scope
 from chatapp.tenants import nav
-from chatapp.tenants.access import Access, NoAccess, access_for_user
+from chatapp.tenants.access import Access, MfaRequired, NoAccess, access_for_user
 from chatapp.tenants.permissions import Permission
 from chatapp.tenants.selectors import tenants_of
 
@@ -44,6 +48,9 @@ def tenant_page(needs: Permission | None, *, methods: tuple[str, ...] = ("GET", 
                 access = access_for_user(request.user, slug)
             except NoAccess:
                 raise Http404 from None
+            except MfaRequired as refusal:
+                messages.warning(request, refusal.message)
+                return redirect(f"{reverse('mfa_index')}?{urlencode({'next': request.get_full_path()})}")
             with tenant_scope(access.tenant):
                 try:
                     if needs is not None:

@@ -12,7 +12,8 @@ from django.test import Client
 from chatapp.audit.models import AuditEntry
 from chatapp.audit.services import SYSTEM
 from chatapp.errors import BadInput
-from chatapp.site import selectors, services
+from chatapp.operators import site as services
+from chatapp.site import selectors
 from chatapp.site.mail import EmailBackend
 from chatapp.site.models import SiteSettings
 from chatapp.site.smtp import BadUrl, NotSent, Server, parse

@@ -1,0 +1,74 @@
+"""Forms of the account's own pages, and allauth's with our words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
+from allauth.mfa.totp.forms import ActivateTOTPForm
+from allauth.mfa.webauthn.forms import AddWebAuthnForm
+from django import forms
+
+from chatapp.accounts.models import User
+from chatapp.accounts.text import one_line
+
+
+class ProfileForm(forms.ModelForm):
+    class Meta:
+        model = User
+        fields = ("name",)
+        help_texts = {"name": "What your teams see beside what you do."}
+        widgets = {"name": forms.TextInput(attrs={"autocomplete": "name"})}
+
+    def clean_name(self) -> str:
+        return one_line(self.cleaned_data["name"])
+
+
+class _CodeForm:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = self.fields["code"]  # type: ignore[attr-defined]
+        field.label = self.label  # type: ignore[attr-defined]
+        field.max_length = 40
+        field.widget.attrs = {
+            "autocomplete": "one-time-code",
+            "inputmode": "numeric",
+            "autofocus": True,
+            "maxlength": 40,
+            "spellcheck": "false",
+        }
+
+
+class SecondFactorForm(_CodeForm, AuthenticateForm):
+    label = "Code of your app, or a recovery code"
+
+
+class ConfirmBySecondFactorForm(_CodeForm, ReauthenticateForm):
+    label = "Code of your app, or a recovery code"
+
+
+class ActivateAppForm(_CodeForm, ActivateTOTPForm):
+    label = "The code that the app shows now"
+
+
+class AddPasskeyForm(AddWebAuthnForm):
+    """Always one that one can log in with: it proves both that one has it and who one is."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["name"].max_length = 100
+        self.fields["name"].help_text = "To tell it from others: the device, or where it is kept."
+        self.fields["passwordless"].widget = forms.HiddenInput()
+        self.fields["passwordless"].initial = True
+        self.fields["name"].widget.attrs["maxlength"] = 100
+
+    def clean_name(self) -> str:
+        return one_line(super().clean_name())[:100]
+
+
+class WorkAddressForm(forms.Form):
+    email = forms.EmailField(
+        label="Your address at work",
+        max_length=254,
+        widget=forms.EmailInput(attrs={"autocomplete": "email", "autofocus": True}),
+    )
