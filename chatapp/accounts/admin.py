@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from allauth.account import app_settings as allauth_settings
+from allauth.account.internal.flows.password_reset import get_reset_password_from_key_url
 from allauth.account.models import EmailAddress
-from django.contrib import admin
+from allauth.account.utils import user_pk_to_url_str
+from allauth.mfa.models import Authenticator
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
+from allauth.usersessions.models import UserSession
+from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import UserChangeForm as DjangoUserChangeForm
 from django.contrib.auth.forms import UserCreationForm as DjangoUserCreationForm
 from django.contrib.auth.models import Group
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from chatapp.accounts.models import User
+from chatapp.accounts.sessions import account_helped
 
 
 class NewUserForm(UserCreationForm):
@@ -43,12 +52,38 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):
         ("Rights", {"fields": ("is_active", "is_staff", "is_superuser")}),
         ("Dates", {"fields": ("last_login", "date_joined")}),
     )
+    actions = ("make_password_link", "remove_second_factors")
     add_fieldsets = ((None, {"classes": ("wide",), "fields": ("email", "name", "password1", "password2")}),)
+
+    @admin.action(description="Make a link to choose a new password")
+    def make_password_link(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        """For who cannot get one by mail. Hand it to the person yourself: whoever has it gets into the account."""
+        if queryset.count() != 1:
+            self.message_user(request, "Choose one person.", messages.ERROR)
+            return
+        user = queryset.get()
+        if not user.is_active:
+            self.message_user(request, "This account is closed.", messages.ERROR)
+            return
+        token = allauth_settings.PASSWORD_RESET_TOKEN_GENERATOR().make_token(user)
+        link = get_reset_password_from_key_url(request, f"{user_pk_to_url_str(user)}-{token}")
+        account_helped.send(sender=User, by=request.user, user=user, action="account.password_link_made")
+        self.message_user(request, f"Give {user.email} this link, which works once: {link}", messages.WARNING)
+
+    @admin.action(description="Remove all second factors")
+    def remove_second_factors(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        """For who has lost them, and the recovery codes too. Make sure that it is the person who asks."""
+        for user in queryset:
+            if Authenticator.objects.filter(user=user).delete()[0]:
+                account_helped.send(sender=User, by=request.user, user=user, action="account.factors_removed")
+        self.message_user(request, "Their passwords are enough to log in now.", messages.WARNING)
 
 
 # Rights come from memberships and from being an operator; groups would only look as if they did something.
 admin.site.unregister(Group)
-admin.site.unregister(EmailAddress)
+# Second factors, sessions and links are people's own; operators help by the actions above, which are noted.
+for model in (EmailAddress, Authenticator, SocialAccount, SocialApp, SocialToken, UserSession):
+    admin.site.unregister(model)
 
 
 @admin.register(EmailAddress)

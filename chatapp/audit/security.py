@@ -12,9 +12,9 @@ from allauth.account import signals as account
 from allauth.mfa import signals as mfa
 from allauth.mfa.models import Authenticator
 
-from chatapp.accounts.sessions import sessions_revoked
+from chatapp.accounts.sessions import account_helped, sessions_revoked
 from chatapp.audit.models import ActorKind
-from chatapp.audit.services import Actor, record
+from chatapp.audit.services import Actor, operator, record
 from chatapp.scope import unscoped
 
 FACTORS = {
@@ -57,6 +57,11 @@ def _sessions_revoked(sender: Any, user: Any, count: int, **kwargs: Any) -> None
     _note("account.session_revoked", user, count=count)
 
 
+def _account_helped(sender: Any, by: Any, user: Any, action: str, **kwargs: Any) -> None:
+    with unscoped("own account"):
+        record(action, actor=operator(by), tenant=None, on=user, name=user.email)
+
+
 RECEIVERS = (
     (account.password_changed, _password("account.password_changed")),
     (account.password_set, _password("account.password_set")),
@@ -68,6 +73,7 @@ RECEIVERS = (
     (mfa.authenticator_reset, _factor("account.factor_reset")),
     (mfa.authentication_failed, _factor("account.factor_failed")),
     (sessions_revoked, _sessions_revoked),
+    (account_helped, _account_helped),
 )
 
 

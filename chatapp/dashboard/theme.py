@@ -59,6 +59,7 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
                 changelist("Teams", "groups", "tenants", "tenant"),
                 changelist("Memberships", "badge", "tenants", "membership"),
                 changelist("API keys", "key", "tenants", "apikey"),
+                changelist("Domain claims", "domain_verification", "tenants", "domainclaim"),
                 changelist("Audit log", "history", "audit", "auditentry"),
                 {
                     "title": "Break glass",

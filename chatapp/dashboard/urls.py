@@ -16,6 +16,7 @@ from chatapp.dashboard import (
     own_data,
     prompts,
     setup,
+    sign_in,
     team,
     usage,
     views,
@@ -72,4 +73,10 @@ urlpatterns = [
         "accounts/data/exports/<uuid:export_id>/progress", own_data.own_export_progress, name="account-export-progress"
     ),
     path(f"{ADMIN}settings", team.settings, name="tenant-settings"),
+    path(f"{ADMIN}sign-in", sign_in.sign_in, name="tenant-sign-in"),
+    path(f"{ADMIN}sign-in/mfa", sign_in.second_factor, name="tenant-sign-in-mfa"),
+    path(f"{ADMIN}sign-in/service", sign_in.service, name="tenant-sign-in-service"),
+    path(f"{ADMIN}sign-in/service/remove", sign_in.remove_service, name="tenant-sign-in-remove"),
+    path(f"{ADMIN}sign-in/domains", sign_in.claim_domain, name="tenant-sign-in-claim"),
+    path(f"{ADMIN}sign-in/domains/<uuid:claim_id>", sign_in.withdraw, name="tenant-sign-in-withdraw"),
 ]

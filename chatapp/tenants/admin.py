@@ -13,8 +13,10 @@ from unfold.admin import ModelAdmin, TabularInline
 
 from chatapp.accounts.models import User
 from chatapp.audit.services import operator, record
-from chatapp.tenants.models import ApiKey, KeyScope, Membership, Tenant
+from chatapp.errors import Refusal
+from chatapp.tenants.models import ApiKey, DomainClaim, KeyScope, Membership, SignIn, Tenant
 from chatapp.tenants.services import create_api_key, revoke_api_key
+from chatapp.tenants.sign_in_services import confirm_domain, take_back_domain
 
 
 class MembershipInline(TabularInline):
@@ -111,3 +113,47 @@ class ApiKeyAdmin(ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:
         return False  # what was made with a key stays attributable
+
+
+@admin.register(DomainClaim)
+class DomainClaimAdmin(ModelAdmin):
+    """Confirm that a domain is a team's: its sign-in service then says who has an address there.
+
+    Ask somebody whom you know to work there, or look up who registered the domain; a claim is a claim only.
+    """
+
+    list_display = ("domain", "tenant", "issuer", "created_at", "confirmed_at", "confirmed_by")
+    list_filter = (("confirmed_at", admin.EmptyFieldListFilter),)
+    search_fields = ("domain", "tenant__name")
+    list_select_related = ("tenant", "confirmed_by")
+    fields = readonly_fields = ("domain", "tenant", "issuer", "created_at", "confirmed_at", "confirmed_by")
+    actions = ("confirm", "take_back")
+
+    @admin.display(description="For the issuer")
+    def issuer(self, claim: DomainClaim) -> str:
+        service = SignIn.objects.filter(tenant=claim.tenant_id).first()
+        return service.issuer if service is not None else ""
+
+    @admin.action(description="Confirm: the domain is this team's")
+    def confirm(self, request: HttpRequest, queryset: QuerySet[DomainClaim]) -> None:
+        assert isinstance(request.user, User)
+        for claim in queryset.select_related("tenant"):
+            try:
+                confirm_domain(by=request.user, claim=claim)
+            except Refusal as refusal:
+                self.message_user(request, refusal.message, messages.ERROR)
+            else:
+                self.message_user(request, f"{claim.domain} is confirmed for {claim.tenant}.")
+
+    @admin.action(description="Take the confirmation back")
+    def take_back(self, request: HttpRequest, queryset: QuerySet[DomainClaim]) -> None:
+        assert isinstance(request.user, User)
+        for claim in queryset.select_related("tenant"):
+            take_back_domain(by=request.user, claim=claim)
+        self.message_user(request, "The confirmations are taken back.")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: DomainClaim | None = None) -> bool:
+        return False

@@ -28,6 +28,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("API keys", "key-round", "tenant-keys", Permission.READ_KEYS),
     Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),
     Entry("Data", "database", "tenant-data", Permission.MANAGE_DATA),
+    Entry("Sign-in", "shield-check", "tenant-sign-in", Permission.MANAGE_SETTINGS),
     Entry("Settings", "settings", "tenant-settings", Permission.MANAGE_SETTINGS),
 )
 

@@ -18,6 +18,7 @@ from chatapp.scope import unscoped
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Invitation, Membership, Tenant
 from chatapp.tenants.permissions import Permission
+from chatapp.tenants.sign_in import SignIn
 
 PAGE = 50
 # What a list of members can be narrowed to besides a role.
@@ -115,3 +116,8 @@ def count_of_invitations(access: Access) -> int:
 def people_in(tenant: Tenant) -> int:
     """How many people can get in."""
     return Membership.objects.filter(tenant=tenant, suspended_at=None, user__is_active=True).count()
+
+
+def sign_in_of(tenant: Tenant) -> SignIn:
+    """How the team's people sign in; made with the defaults where nobody has changed them, so that its id is known."""
+    return SignIn.objects.get_or_create(tenant=tenant)[0]
