@@ -27,10 +27,9 @@ class MfaRule(models.TextChoices):
 
 
 class SignIn(TenantOwned):
-    """A team without a row has the defaults. The id stands in the service's callback address."""
+    """A team without a row has the defaults. The team's own id stands in the service's callback address."""
 
-    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    tenant = models.OneToOneField("tenants.Tenant", on_delete=models.CASCADE, related_name="sign_in")
+    tenant = models.OneToOneField("tenants.Tenant", primary_key=True, on_delete=models.CASCADE, related_name="sign_in")
     mfa = models.CharField(max_length=10, choices=MfaRule.choices, default=MfaRule.NONE)
     enabled = models.BooleanField(default=False)
     issuer = models.CharField(max_length=500, blank=True)

@@ -33,6 +33,7 @@ from chatapp.tenants.invitations import invite
 from chatapp.tenants.models import Membership, Role
 from chatapp.tenants.permissions import OF_ROLE, Permission
 from chatapp.tenants.services import add_member, create_api_key
+from chatapp.tenants.sign_in import DomainClaim
 from tests.api.test_isolation import ADDRESSES, MANAGED
 from tests.chat.conftest import Team
 from tests.data.conftest import Sent, data_folder, sent
@@ -157,6 +158,7 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
         "other_id": prompt.published_id,
         "key_id": team.key.key.pk,
         "export_id": export.pk,
+        "claim_id": DomainClaim.objects.create(tenant=team.tenant, domain="acme.example").pk,
     }
     wanted = {name for operation in OPERATIONS for name in operation.ids}
     assert wanted == set(found), "each id that an address names needs an object here"
