@@ -6,6 +6,7 @@ import base64
 import secrets
 from typing import Any
 
+import structlog
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.core import context
 from allauth.mfa.adapter import DefaultMFAAdapter
@@ -17,6 +18,8 @@ from django.utils import timezone
 from chatapp.accounts.throttle import in_words, wait_s
 from chatapp.sealing import Unreadable, seal, unseal
 from chatapp.site.selectors import mail_is_set_up
+
+log = structlog.get_logger(__name__)
 
 SECOND_FACTOR = "second factor"
 
@@ -78,9 +81,13 @@ class AccountAdapter(DefaultAccountAdapter):
         return [{**way, "description": words[way["id"]]} for way in offered if way["id"] not in without]
 
     def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
-        """Nothing goes out where no mail is set up, and the pages say so."""
-        if mail_is_set_up():
+        """Nothing goes out where no mail is set up, and the pages say so. A mail server that is down fails no page."""
+        if not mail_is_set_up():
+            return
+        try:
             super().send_mail(template_prefix, email, {**context, "octavo_url": settings.OCTAVO_URL})
+        except OSError as error:  # SMTPException is one
+            log.error("mail.failed", mail=template_prefix, error=type(error).__name__)
 
     def get_from_email(self) -> str:
         return str(settings.DEFAULT_FROM_EMAIL)

@@ -153,6 +153,8 @@ ACCOUNT_EMAIL_VERIFICATION = "optional"
 # One address an account; a new one counts once it is confirmed.
 ACCOUNT_CHANGE_EMAIL = True
 ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
+# Whoever's password, address or second factor is changed learns of it by mail.
+ACCOUNT_EMAIL_NOTIFICATIONS = True
 ACCOUNT_LOGOUT_ON_GET = False
 ACCOUNT_SESSION_REMEMBER = True
 # Nobody can ask the login page whether an address has an account.

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -19,7 +18,6 @@ from django.core.cache import cache
 from django.forms import BaseForm
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -33,6 +31,8 @@ from chatapp.tenants.selectors import tenants_of
 View = Callable[..., HttpResponseBase]
 ONCE = "once"
 ONCE_FOR_S = 600
+# Where somebody was going who had to set up a second factor first: the pages of that lead there afterwards.
+WANTED = "wanted"
 
 
 def tenant_page(needs: Permission | None, *, methods: tuple[str, ...] = ("GET", "HEAD")) -> Callable[[View], View]:
@@ -50,7 +50,10 @@ def tenant_page(needs: Permission | None, *, methods: tuple[str, ...] = ("GET", 
                 raise Http404 from None
             except MfaRequired as refusal:
                 messages.warning(request, refusal.message)
-                return redirect(f"{reverse('mfa_index')}?{urlencode({'next': request.get_full_path()})}")
+                request.session[WANTED] = request.get_full_path()
+                return redirect("mfa_index")
+            if WANTED in request.session:
+                del request.session[WANTED]
             with tenant_scope(access.tenant):
                 try:
                     if needs is not None:
