@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+from allauth.account.forms import (
+    AddEmailForm,
+    ChangePasswordForm,
+    ResetPasswordKeyForm,
+    SetPasswordForm,
+)
 from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
 from allauth.mfa.totp.forms import ActivateTOTPForm
 from allauth.mfa.webauthn.forms import AddWebAuthnForm
@@ -72,3 +78,30 @@ class WorkAddressForm(forms.Form):
         max_length=254,
         widget=forms.EmailInput(attrs={"autocomplete": "email", "autofocus": True}),
     )
+
+
+class _Relabelled:
+    """allauth's form with our labels."""
+
+    labels: ClassVar[dict[str, str]] = {"password1": "New password", "password2": "New password again"}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name, label in self.labels.items():
+            self.fields[name].label = label  # type: ignore[attr-defined]
+
+
+class NewPasswordForm(_Relabelled, ChangePasswordForm):
+    labels: ClassVar[dict[str, str]] = {**_Relabelled.labels, "oldpassword": "Current password"}
+
+
+class FirstPasswordForm(_Relabelled, SetPasswordForm):
+    pass
+
+
+class ForgottenPasswordForm(_Relabelled, ResetPasswordKeyForm):
+    pass
+
+
+class NewAddressForm(_Relabelled, AddEmailForm):
+    labels: ClassVar[dict[str, str]] = {"email": "New address"}

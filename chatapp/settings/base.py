@@ -171,6 +171,12 @@ ACCOUNT_RATE_LIMITS = {
     "reauthenticate": "10/m/user",
     "confirm_email": "1/3m/key",
 }
+ACCOUNT_FORMS = {
+    "add_email": "chatapp.accounts.forms.NewAddressForm",
+    "change_password": "chatapp.accounts.forms.NewPasswordForm",
+    "set_password": "chatapp.accounts.forms.FirstPasswordForm",
+    "reset_password_from_key": "chatapp.accounts.forms.ForgottenPasswordForm",
+}
 MFA_ADAPTER = "chatapp.accounts.adapter.SecondFactorAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes", "webauthn"]
 MFA_FORMS = {
