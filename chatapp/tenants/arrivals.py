@@ -21,6 +21,7 @@ from chatapp.accounts.text import one_line
 from chatapp.audit.models import ActorKind
 from chatapp.audit.services import Actor, record
 from chatapp.errors import Forbidden
+from chatapp.ids import parse_id
 from chatapp.scope import unscoped
 from chatapp.tenants.models import Membership
 from chatapp.tenants.sign_in import DomainClaim, SignIn
@@ -64,7 +65,8 @@ def service_by_id(service_id: UUID) -> SignIn | None:
 @unscoped("sign-in")
 def service_names(ids: set[str]) -> dict[str, str]:
     """Team names by the ids of their services."""
-    return {str(row.pk): row.tenant.name for row in SignIn.objects.select_related("tenant").filter(pk__in=ids)}
+    rows = [parse_id(text) for text in ids]
+    return {str(row.pk): row.tenant.name for row in SignIn.objects.select_related("tenant").filter(pk__in=rows)}
 
 
 def _open() -> models.QuerySet[SignIn]:

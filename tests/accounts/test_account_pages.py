@@ -35,7 +35,6 @@ def names(patterns: list[Any], here: str = "") -> list[str]:
 
 
 ALL = sorted(set(names(get_resolver("chatapp.urls").url_patterns)) - ELSEWHERE)
-OURS = re.compile(r"Menu:|djlint|unstyled", re.I)
 
 
 def check(reply: Any) -> None:
@@ -84,7 +83,7 @@ def test_the_account_page_leads_to_all_that_can_be_changed() -> None:
     ("typed", "kept"),
     [
         ("  Mira   Castellanos ", "Mira Castellanos"),
-        ("Ми́ра 👩‍🔬", "Ми́ра 👩‍🔬"),
+        ("Łukasz \N{WOMAN}\u200d\N{MICROSCOPE}", "Łukasz \N{WOMAN}\u200d\N{MICROSCOPE}"),
         ("a\u202eb\u200bc\x00d\ne", "abc d e"),
         ("", ""),
     ],

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
-from ninja import Field, Router, Schema
+from ninja import Field, Router, Schema, Status
 
 from chatapp.api.product.base import ErrorAnswer, needs
 from chatapp.tenants import sign_in_services as services
@@ -105,10 +105,10 @@ def remove_service(request: HttpRequest, slug: str) -> Any:
 
 @router.post("/t/{slug}/sign-in/domains", response={201: Claim, **REFUSED}, auth=MANAGER)
 def claim_domain(request: HttpRequest, slug: str, body: DomainBody) -> Any:
-    return 201, services.claim_domain(access=request.auth, domain=body.domain)  # type: ignore[attr-defined]
+    return Status(201, services.claim_domain(access=request.auth, domain=body.domain))  # type: ignore[attr-defined]
 
 
 @router.delete("/t/{slug}/sign-in/domains/{claim_id}", response={204: None, **REFUSED}, auth=MANAGER)
 def withdraw_domain(request: HttpRequest, slug: str, claim_id: UUID) -> Any:
     services.withdraw_domain(access=request.auth, claim_id=claim_id)  # type: ignore[attr-defined]
-    return 204, None
+    return Status(204, None)
