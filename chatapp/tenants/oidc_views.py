@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import structlog
@@ -81,6 +82,9 @@ def login(request: HttpRequest, service_id: UUID) -> HttpResponse:
         raise Http404
     if (response := _limited(request, "by_service")) is not None:
         return response
+    if request.get_host() != urlsplit(settings.OCTAVO_URL).netloc:
+        # The service answers at the one address that it knows, and the session has to be there then.
+        return redirect(settings.OCTAVO_URL.rstrip("/") + request.get_full_path())
     hint = (request.POST if request.method == "POST" else request.GET).get("hint", "")[:254]
     try:
         if request.method == "POST":

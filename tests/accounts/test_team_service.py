@@ -39,6 +39,11 @@ def configure(team: Team, provider: Provider, *domains: str, **changes: Any) -> 
     return service
 
 
+@pytest.fixture(autouse=True)
+def _at_our_address(settings: Any) -> None:
+    settings.OCTAVO_URL = "http://testserver"
+
+
 @pytest.fixture
 def service(team: Team, provider: Provider) -> SignIn:
     return configure(team, provider, "acme.example")
@@ -229,6 +234,14 @@ def test_an_answer_to_another_teams_attempt_is_refused(service: SignIn, stranger
     client = Client()
     back = go(client, service).replace(str(service.pk), str(other.pk))
     refused(client.get(back), "begun elsewhere")
+
+
+def test_a_login_begins_at_the_address_that_the_service_answers_to(service: SignIn, settings: Any) -> None:
+    """Else the answer would find no session."""
+    settings.OCTAVO_URL = "http://localhost"
+    path = f"/accounts/oidc/{service.pk}/login?next=/t/acme/"
+    assert Client().get(path)["Location"] == f"http://localhost{path}"
+    assert Client().get(path, headers={"Host": "localhost"}).status_code == 200
 
 
 def test_a_login_cannot_be_begun_by_a_foreign_page(service: SignIn) -> None:
