@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ImproperlyConfigured
 from django.http.request import split_domain_port, validate_host
 
-from chatapp.settings import mail_url
 from chatapp.settings.base import *  # noqa: F403
 from chatapp.settings.base import ALLOWED_HOSTS, OCTAVO_MODEL, OCTAVO_MODELS
 from chatapp.site import smtp
@@ -46,7 +45,6 @@ OCTAVO_MAIL_URL = setting("OCTAVO_MAIL_URL")
 OCTAVO_URL = os.environ.get("OCTAVO_URL") or f"https://{ALLOWED_HOSTS[0] if ALLOWED_HOSTS else ''}"
 _proxies = number("OCTAVO_PROXIES", 1)
 
-globals().update(mail_url.mail(setting("OCTAVO_MAIL_URL")))
 
 _problems = {
     "SECRET_KEY (or SECRET_KEY_FILE) must hold at least 50 random characters": len(SECRET_KEY) < 50

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from allauth.account.models import EmailAddress
 from django.core import mail
-from django.core.exceptions import ImproperlyConfigured
 from django.test import Client
 
 from chatapp.accounts.models import User
 from chatapp.audit.models import AuditEntry
-from chatapp.settings import mail_url
 from tests.accounts.conftest import PASSWORD, log_in, logged_in, page_text, person
 
 pytestmark = pytest.mark.django_db
@@ -152,7 +150,7 @@ def test_nonsense_links_say_that_they_do_not_work() -> None:
 
 @pytest.fixture
 def no_mail(settings: Any) -> None:
-    settings.OCTAVO_MAIL = False
+    settings.EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"
 
 
 def test_without_mail_the_pages_say_whom_to_ask(no_mail: None) -> None:
@@ -186,27 +184,3 @@ def test_an_operator_helps_who_has_lost_the_second_factor() -> None:
     operator.post("/admin/accounts/user/", data)
     assert log_in(user.email, client=Client())["Location"] == "/"
     assert AuditEntry.objects.filter(action="account.factors_removed", object_name=user.email).count() == 1
-
-
-# --- OCTAVO_MAIL_URL ----------------------------------------------------------------------------------------------
-
-
-def test_one_address_says_how_mail_goes_out() -> None:
-    full = mail_url.mail("smtp://me%40x:p%3Aw@mail.example:2525")
-    assert full["OCTAVO_MAIL"] is True
-    assert (full["EMAIL_HOST"], full["EMAIL_PORT"]) == ("mail.example", 2525)
-    assert (full["EMAIL_HOST_USER"], full["EMAIL_HOST_PASSWORD"]) == ("me@x", "p:w")
-    assert (full["EMAIL_USE_TLS"], full["EMAIL_USE_SSL"]) == (True, False)
-    direct = mail_url.mail("smtps://mail.example")
-    assert (direct["EMAIL_PORT"], direct["EMAIL_USE_TLS"], direct["EMAIL_USE_SSL"]) == (465, False, True)
-    assert mail_url.mail("smtp://relay.lan:25?tls=none")["EMAIL_USE_TLS"] is False
-    assert mail_url.mail("console:")["OCTAVO_MAIL"] is True
-    assert mail_url.mail("") == {"OCTAVO_MAIL": False, "EMAIL_BACKEND": "django.core.mail.backends.dummy.EmailBackend"}
-
-
-@pytest.mark.parametrize("url", ["mail.example", "http://x", "smtp://", "smtp://u:secret@h:port", "smtp://h?tls=maybe"])
-def test_a_wrong_address_stops_the_start_and_does_not_repeat_its_password(url: str) -> None:
-    with pytest.raises(ImproperlyConfigured) as raised:
-        mail_url.mail(url)
-    assert "OCTAVO_MAIL_URL" in str(raised.value)
-    assert "secret" not in str(raised.value)

@@ -10,7 +10,7 @@ import chatapp.ids
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("tenants", "0002_roles"),
+        ("tenants", "0006_models"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
