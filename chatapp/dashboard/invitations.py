@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.contrib.auth import login, password_validation
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.html import format_html
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -28,6 +29,7 @@ from chatapp.tenants.roles import describe
 SECTION = "tenant-members"
 RESULTS = "invited"
 LONGEST_PASTE = 20_000
+ROLE = '<strong>{}</strong><br><span class="quiet">{}</span>'
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
@@ -45,7 +47,7 @@ class InviteForm(forms.Form):
         field = self.fields["role"]
         assert isinstance(field, forms.ChoiceField)
         given = [describe(role) for role in assignable_roles(access)]
-        field.choices = [(said.role.value, f"{said.name}. {said.may}") for said in given]
+        field.choices = [(said.role.value, format_html(ROLE, said.name, said.may)) for said in given]
         field.initial = Role.MEMBER.value
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from chatapp.tenants.permissions import OF_ROLE, Permission, Role
 
 P = Permission
-# Read after "may": one phrase a permission, a more general one named instead of those that it covers.
+# Read after "may", or by itself: one phrase a permission, a more general one named instead of those that it covers.
 WORDS: dict[Permission, str] = {
     P.CHAT: "chat with the assistant",
     P.OWN_SYSTEM_MESSAGE: "replace the team's system prompt in a request",
@@ -55,7 +55,8 @@ def describe(role: Role) -> Description:
     if next_lower:
         sentences.append(f"All that {' and '.join(_one(other) for other in next_lower)} may.")
     if phrases:
-        sentences.append(f"{'Also' if next_lower else 'May'}: {'; '.join(phrases)}.")
+        listed = "; ".join(phrases)
+        sentences.append(f"Also: {listed}." if next_lower else f"{listed[0].upper()}{listed[1:]}.")
     if Permission.CHAT not in given:
         sentences.append("Reads no chats, and has none.")
     return Description(role, str(role.label), " ".join(sentences), Permission.CHAT in given)

@@ -207,23 +207,30 @@ function connectionChanged(state, code) {
   if (state === "open") {
     $("banner").hidden = true;
     session.onOpen();
-  } else if (state === "ended" && code !== 1000) banner(true);
+  } else if (state === "ended" && code !== 1000) banner(code);
   else if (state === "waiting" && socket.failures >= 2) checkLogin();
   if (state === "waiting" || state === "connecting")
-    bannerTimer = setTimeout(() => banner(false), PATIENCE_MS);
+    bannerTimer = setTimeout(() => banner(0), PATIENCE_MS);
 }
 
+/** `ended` is the code that the connection ended for good with: logged out, or the right to this team gone or changed. */
 function banner(ended) {
-  const text = ended
+  const loggedOut = ended === 4401;
+  const text = loggedOut
     ? "You are logged out. Log in again to go on; nothing is lost."
-    : navigator.onLine
-      ? "No connection to the server. Answers go on there, and this page catches up."
-      : "You are offline. Answers go on without you, and this page catches up.";
+    : ended
+      ? "Your access to this team has ended or changed. Load the page again; nothing is lost."
+      : navigator.onLine
+        ? "No connection to the server. Answers go on there, and this page catches up."
+        : "You are offline. Answers go on without you, and this page catches up.";
   const way = ended
     ? h(
         "a",
-        { class: "button small", href: `/accounts/login/?next=${encodeURIComponent(location.pathname)}` },
-        "Log in",
+        {
+          class: "button small",
+          href: loggedOut ? `/accounts/login/?next=${encodeURIComponent(location.pathname)}` : location.pathname,
+        },
+        loggedOut ? "Log in" : "Load again",
       )
     : h("button", { type: "button", class: "button small", onclick: () => socket.hurry() }, "Try now");
   $("banner").replaceChildren(icon("wifi-off"), h("span", { class: "notice-text", text }), way);

@@ -53,7 +53,7 @@ def test_members_are_listed_changed_suspended_and_removed(team: Team) -> None:
 def test_roles_say_what_they_may(team: Team) -> None:
     _, roles = call(log_in(team.owner), "get", "roles")
     assert [role["role"] for role in roles] == Role.values
-    assert roles[3]["description"] == "May: chat with the assistant."
+    assert roles[3]["description"] == "Chat with the assistant."
     assert roles[3]["permissions"] == ["chat"]
 
 
