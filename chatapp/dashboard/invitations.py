@@ -131,7 +131,7 @@ class AccountForm(forms.Form):
         strip=False,
         max_length=1000,
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
-        help_text=password_validation.password_validators_help_text_html,
+        help_text=password_validation.password_validators_help_text_html(),
     )
     again = forms.CharField(
         label="Password again",

@@ -32,7 +32,8 @@ def normalised(email: str) -> str:
 def parse(text: str) -> list[Address]:
     """Every address in a pasted list, each once, in its order: by commas, semicolons, lines, blanks; with names too."""
     found: dict[str, Address] = {}
-    for part in SEPARATORS.split(text):
+    # Programs can send lone surrogates, which nothing behind this can write down.
+    for part in SEPARATORS.split(text.replace("\0", "").encode("utf-8", "ignore").decode()):
         for piece in _pieces(part):
             address = _address(piece)
             found.setdefault(address.email, address)

@@ -133,6 +133,14 @@ def test_the_list_shows_people_with_role_and_state_and_is_searched(team: Team) -
         assert client.get("/t/acme/admin/members" + odd).status_code == 200, odd
 
 
+def test_who_is_alone_is_shown_how_to_change_that(team: Team) -> None:
+    client = log_in(team.owner)
+    assert "You are alone here." not in text_of(client.get("/t/acme/admin/members"))
+    members.remove(access=team.owner, membership_id=membership(team.member).pk)
+    assert "You are alone here." in text_of(client.get("/t/acme/admin/members"))
+    assert "You are alone here." not in text_of(client.get("/t/acme/admin/members?q=owner"))
+
+
 def test_ten_thousand_members_are_one_page_of_fifty_and_a_pager_that_keeps_the_search(
     team: Team, django_assert_max_num_queries: Any
 ) -> None:

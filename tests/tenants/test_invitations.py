@@ -246,6 +246,15 @@ def test_many_addresses_at_once_have_a_result_each(team: Team) -> None:
     assert Invitation.objects.filter(email="ada@example.org").count() == 1
 
 
+@pytest.mark.parametrize(
+    "text", ["a\ud800@x.test", "a@x\ud800.test", "\0a@x.test", "\U0001f600@x.test", "a@" + "b" * 300]
+)
+def test_odd_characters_are_dropped_or_refused_and_never_stored(team: Team, text: str) -> None:
+    for said in invite(team, text):
+        said.email.encode()
+        assert said.outcome == "invalid" or said.email in ("a@x.test",)
+
+
 def test_fifty_are_invited_at_once_and_no_more_and_none_is_no_list(team: Team) -> None:
     fifty = "\n".join(f"p{n}@example.org" for n in range(50))
     assert [said.outcome for said in invite(team, fifty)] == ["invited"] * 50
