@@ -269,7 +269,8 @@ def accept(*, token: str, user: User) -> Tenant:
 def join_with_new_account(*, token: str, name: str, password: str) -> tuple[Tenant, User]:
     """An account for the invited address, and its membership. Raises BadInput with the field.
 
-    The link proves the address where it came by mail; one that was handed over proves nothing.
+    The link proves the address where it left by mail; one that was handed over proves nothing, also where mail was set
+    up meanwhile.
     """
     cleaned = clean_name(name)
     if not 0 < len(cleaned) <= 120:
@@ -285,7 +286,8 @@ def join_with_new_account(*, token: str, name: str, password: str) -> tuple[Tena
             raise BadInput(" ".join(error.messages), param="password") from None
         user.set_password(password)
         user.save()
-        EmailAddress.objects.create(user=user, email=user.email, verified=mail_is_set_up(), primary=True)
+        proved = invitation.mailed_at is not None
+        EmailAddress.objects.create(user=user, email=user.email, verified=proved, primary=True)
         _join(invitation, user)
     return invitation.tenant, user
 

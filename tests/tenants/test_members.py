@@ -18,11 +18,11 @@ from chatapp.errors import BadInput, Conflict, Forbidden, NotFound, Refusal
 from chatapp.scope import tenant_scope
 from chatapp.tenants import members, selectors
 from chatapp.tenants.access import Access, NoAccess, access_for_user, revoked
-from chatapp.tenants.models import ApiKey, Membership, Role, Tenant
+from chatapp.tenants.models import Membership, Role, Tenant
 from chatapp.tenants.permissions import OF_ROLE, Permission
 from chatapp.tenants.roles import WORDS, descriptions
 from tests.chat.conftest import Team
-from tests.tenants.people import join, membership
+from tests.tenants.people import admin_key, join, membership
 
 
 def entries() -> list[tuple[str, str, Any]]:
@@ -149,16 +149,14 @@ def test_an_admin_makes_no_owner_and_nobody_raises_himself(team: Team) -> None:
     members.change_role(access=admin, membership_id=membership(admin).pk, role="editor")  # down he may
 
 
-def test_a_key_with_the_admin_scope_manages_members_and_no_owners(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chatapp.tenants.permissions import KeyScope
-
-    monkeypatch.setattr(ApiKey, "scopes", frozenset({KeyScope.ADMIN}))
-    members.change_role(access=team.key, membership_id=membership(team.member).pk, role="admin")
+def test_a_key_with_the_admin_scope_manages_members_and_no_owners(team: Team) -> None:
+    key, _ = admin_key(team.tenant)
+    members.change_role(access=key, membership_id=membership(team.member).pk, role="admin")
     assert AuditEntry.objects.get().actor_kind == "key"
     for act in (
-        lambda: members.change_role(access=team.key, membership_id=membership(team.member).pk, role="owner"),
-        lambda: members.suspend(access=team.key, membership_id=membership(team.owner).pk),
-        lambda: members.transfer_ownership(access=team.key, membership_id=membership(team.member).pk, confirm="x"),
+        lambda: members.change_role(access=key, membership_id=membership(team.member).pk, role="owner"),
+        lambda: members.suspend(access=key, membership_id=membership(team.owner).pk),
+        lambda: members.transfer_ownership(access=key, membership_id=membership(team.member).pk, confirm="x"),
     ):
         with pytest.raises(Forbidden):
             act()
