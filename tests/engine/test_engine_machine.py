@@ -76,10 +76,12 @@ class EngineMachine(RuleBasedStateMachine):
             overlap=overlap,
             deferred=deferred,
         )
-        blocks = max(1, int(num_blocks * max_kv_share))
+        self.blocks = blocks = max(1, int(num_blocks * max_kv_share))
         self.slots = blocks * block_size
+        self.slides = False
         if window is not None and -(-(window + max_num_seqs + extra_budget) // block_size) + 2 <= blocks:
             self.slots = 40  # it can go on in the blocks that it leaves behind
+            self.slides = True
         self.asked: dict[str, tuple[list[int], int, int]] = {}
         self.answers: dict[tuple[str, int], list[int]] = {}
         self.ended: dict[tuple[str, int], str] = {}
@@ -103,21 +105,45 @@ class EngineMachine(RuleBasedStateMachine):
         edge=st.integers(0, 41),
         weight=st.sampled_from([1.0, 3.0]),
         n=st.sampled_from([1, 1, 1, 2, 3]),
+        share=st.sampled_from([1.0, 1.0, 0.5, 0.1]),
+        longest=st.sampled_from([None, None, 5]),
     )
-    def ask(self, which: int, length: int, max_tokens: int, tenant: str, edge: int, weight: float, n: int) -> None:
+    def ask(
+        self,
+        which: int,
+        length: int,
+        max_tokens: int,
+        tenant: str,
+        edge: int,
+        weight: float,
+        n: int,
+        share: float,
+        longest: int | None,
+    ) -> None:
         prompt = PROMPTS[which][:length]
         name = f"r{self.counter}"
         self.counter += 1
         regions = [Region(min(edge, length), "public"), Region(length, tenant)]
-        fits = length < 40 and length <= self.slots
+        blocks = min(self.blocks, max(1, int(self.engine.num_blocks * share)))
+        slots = self.slots if self.slides else blocks * self.engine.block_size
+        fits = length < 40 and length <= slots and length <= (longest or 40)
         params = SamplingParams(max_tokens=max_tokens, n=n)
         try:
-            self.engine.add_request(name, prompt, params, tenant=tenant, regions=regions, weight=weight)
+            self.engine.add_request(
+                name,
+                prompt,
+                params,
+                tenant=tenant,
+                regions=regions,
+                weight=weight,
+                kv_share=share,
+                max_prompt_tokens=longest,
+            )
         except RequestRefused:
             assert not fits
         else:
             assert fits
-            self.asked[name] = (prompt, min(max_tokens, 40 - length, self.slots + 1 - length), n)
+            self.asked[name] = (prompt, min(max_tokens, 40 - length, slots + 1 - length), n)
             self.answers.update({(name, index): [] for index in range(n)})
 
     @rule(steps=st.integers(1, 12))

@@ -514,3 +514,32 @@ def test_a_tenants_sequences_never_use_more_than_its_share_of_the_pool() -> None
             answers[output.request_id] += output.new_token_ids
         assert engine.pool.used_of.get("a", 0) <= 8
     assert answers == {f"a{number}": expected(prompt_of(9, number), 20) for number in range(6)}
+
+
+def test_a_share_that_comes_with_a_request_holds_from_then_on_for_its_tenant_alone() -> None:
+    engine = null_engine(num_blocks=32, max_num_seqs=8, token_budget=64)
+    with pytest.raises(RequestRefused, match="33 tokens, but at most 32 fit"):
+        engine.add_request("long", prompt_of(33), GREEDY, tenant="a", kv_share=0.25)
+    for wrong in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(RequestRefused, match="kv_share"):
+            engine.add_request("wrong", prompt_of(3), GREEDY, tenant="a", kv_share=wrong)
+    most = {}
+    for share in (0.25, 0.5, 1.0):
+        for number in range(6):
+            name, params = f"{share}-{number}", SamplingParams(max_tokens=20)
+            engine.add_request(name, prompt_of(9, number), params, tenant="a", kv_share=share)
+        engine.add_request(f"{share}-b", prompt_of(33), GREEDY, tenant="b")
+        most[share] = 0
+        while engine.has_work():
+            engine.step()
+            most[share] = max(most[share], engine.pool.used_of.get("a", 0))
+    assert most[0.25] <= 8 < most[0.5] <= 16 < most[1.0]
+    assert engine.scheduler._blocks_of == {}, "nothing is kept of tenants that are gone"
+
+
+def test_a_prompt_above_its_own_bound_is_refused_with_both_numbers() -> None:
+    engine = null_engine(num_blocks=32)
+    with pytest.raises(RequestRefused, match="11 tokens, but at most 10 are allowed") as refused:
+        engine.add_request("a", prompt_of(11), GREEDY, max_prompt_tokens=10)
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "messages")
+    engine.add_request("a", prompt_of(10), GREEDY, max_prompt_tokens=10)

@@ -216,6 +216,19 @@ async def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(wir
     assert wire.service("t") == 0
 
 
+async def test_the_bounds_that_a_request_brings_get_to_the_engine(wire: Wire, serve: Serve) -> None:
+    serve()
+    for bound in ({"max_prompt_tokens": 3}, {"kv_share": 1e-9}):
+        request = a_question(text="Who are you? " * 30, **bound)
+        submit.enqueue(request)
+        event = (await answer_of(request.id))[-1]
+        assert isinstance(event, Refused)
+        assert event.code == "context_length_exceeded"
+    request = a_question(tokens=3)
+    submit.enqueue(request)
+    assert isinstance((await answer_of(request.id))[-1], Finished)
+
+
 async def test_a_request_that_cannot_be_read_is_refused_and_the_next_one_runs(wire: Wire, serve: Serve) -> None:
     serve()
     good, bad = a_question(), a_question()
