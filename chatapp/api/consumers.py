@@ -20,7 +20,7 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from chatapp import scope
-from chatapp.api import frames
+from chatapp.api import frames, rate_headers
 from chatapp.api.answering import Lease, complete, in_thread
 from chatapp.api.following import events
 from chatapp.api.frames import FrameError
@@ -33,6 +33,8 @@ from chatapp.chat import selectors, services
 from chatapp.chat.models import Generation
 from chatapp.errors import BadInput, Refusal
 from chatapp.ids import request_id
+from chatapp.limits.budget import RateLimited
+from chatapp.limits.selectors import limits_of
 from chatapp.streaming.workers import queue_position
 from chatapp.tenants.access import Access, BadKey, MfaRequired, NoAccess, access_for_key, access_for_user
 
@@ -92,6 +94,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             set_source(*_where_from(self.scope))
             self.access = await self.let_in()
             scope.enter(self.access.tenant)
+            limits = await in_thread(_plan_of, self.access)
         except NotLetIn as refusal:
             self._put(frames.Error(code=refusal.code, message=refusal.message, retryable=False))
             self.outbox.close(refusal.close)
@@ -106,7 +109,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         self._put(
             frames.SessionCreated(
                 session_id=str(uuid.uuid4()),
-                limits=frames.Limits(max_responses=MOST_RESPONSES),
+                limits=frames.Limits(max_responses=MOST_RESPONSES, plan=limits),
                 heartbeat_s=HEARTBEAT_S,
                 expires_at=int(time.time()) + LIFETIME_S,
             )
@@ -202,6 +205,8 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         try:
             await work
         except Refusal as error:
+            if isinstance(error, RateLimited) and (rates := rate_headers.frame(error.standings)) is not None:
+                self._put(rates)
             self._put(
                 frames.Error(
                     event_id=event_id,
@@ -266,6 +271,8 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             ),
             key,
         )
+        if (rates := rate_headers.frame(generation.standings or ())) is not None:
+            self._put(rates)
         await self._follow(narrator, after=-1, position=position)
 
     @contextmanager
@@ -377,6 +384,11 @@ def _place_of(generation: Generation) -> tuple[int, str | None]:
     position = queue_position(str(generation.pk)) if generation.unfinished else 0
     message = generation.message if generation.message_id else None
     return position, str(message.parent_id) if message is not None and message.parent_id else None
+
+
+def _plan_of(access: Access) -> dict[str, int | float]:
+    with scope.tenant_scope(access.tenant):
+        return limits_of(access).said()
 
 
 def _where_from(opened: Mapping[str, Any]) -> tuple[str | None, str, str | None]:

@@ -182,8 +182,11 @@ class ServerFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", o
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The socket's own limits, and under `plan` those of the one who asks (chatapp.limits.values), where there are."""
+
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_responses: int
+    plan: dict[str, int | float] = {}
 
 
 class SessionCreated(ServerFrame, frozen=True, kw_only=True, tag="session.created"):
@@ -211,6 +214,21 @@ class Created(ServerFrame, frozen=True, kw_only=True, tag="response.created"):
     prompt_tokens: int
     cached_tokens: int
     conversation_id: str | None = None
+
+
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """`name` is requests or tokens, by the minute; `reset_seconds` until all of `limit` is there again."""
+
+    name: str
+    limit: int
+    remaining: int
+    reset_seconds: float
+
+
+class RateLimitsUpdated(ServerFrame, frozen=True, kw_only=True, tag="rate_limits.updated"):
+    """After each response that was asked for, where something is limited by the minute."""
+
+    rate_limits: list[RateLimit]
 
 
 class TextDelta(ServerFrame, frozen=True, kw_only=True, tag="response.output_text.delta"):
@@ -286,6 +304,7 @@ AnyServerFrame: TypeAlias = (
     | SessionExpiring
     | Queued
     | Created
+    | RateLimitsUpdated
     | TextDelta
     | Completed
     | Incomplete

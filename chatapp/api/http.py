@@ -16,24 +16,30 @@ from django.views.decorators.csrf import csrf_exempt
 
 from chatapp import scope
 from chatapp.api import openai_types as wire
+from chatapp.api import rate_headers
 from chatapp.api.answering import in_thread
 from chatapp.api.cross_origin import allow, is_preflight, preflight
 from chatapp.api.keys import key_of_request
-from chatapp.errors import Refusal
-from chatapp.tenants.access import BadKey, access_for_key
+from chatapp.errors import Refusal, TooMany
+from chatapp.limits.budget import RateLimited
+from chatapp.tenants.access import Access, BadKey, access_for_key
 
 log = structlog.get_logger(__name__)
 
 View = Callable[..., Awaitable[HttpResponseBase]]
 
 
-def error_type(status: int) -> str:
+def error_type(status: int, code: str | None = None) -> str:
+    if code == "insufficient_quota":
+        return code
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
     return kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
 def error_body(status: int, message: str, *, code: str | None = None, param: str | None = None) -> wire.ErrorAnswer:
-    return wire.ErrorAnswer(error=wire.ErrorBody(message=message, type=error_type(status), param=param, code=code))
+    return wire.ErrorAnswer(
+        error=wire.ErrorBody(message=message, type=error_type(status, code), param=param, code=code)
+    )
 
 
 def error(
@@ -70,7 +76,8 @@ def body_of(request: HttpRequest) -> bytes:
 def with_key(*methods: str) -> Callable[[View], Any]:
     """A view of the API: only these methods, with the Access of the request's key as its second argument.
 
-    Whatever the view raises becomes an answer in OpenAI's shape; every answer carries an x-request-id.
+    Whatever the view raises becomes an answer in OpenAI's shape; every answer carries an x-request-id, and every one
+    to a valid key how much is left of its rates.
     """
 
     def decorate(view: View) -> Any:
@@ -80,6 +87,9 @@ def with_key(*methods: str) -> Callable[[View], Any]:
             if is_preflight(request):
                 return preflight(request, methods)
             response = await _answered(view, methods, request, *args, **kwargs)
+            access: Access | None = getattr(request, "access", None)
+            if access is not None:
+                await rate_headers.tell(response, access, getattr(request, "standings", None))
             response["x-request-id"] = request.request_id  # type: ignore[attr-defined]
             response["Cache-Control"] = "no-store"
             allow(request, response)
@@ -112,7 +122,12 @@ async def _answered(
     except wire.RequestError as bad:
         return error(400, bad.message, code=bad.code, param=bad.param)
     except Refusal as bad:
-        return error(bad.status, bad.message, code=bad.code, param=bad.param, retry_after_s=bad.retry_after_s)
+        response = error(bad.status, bad.message, code=bad.code, param=bad.param, retry_after_s=bad.retry_after_s)
+        if isinstance(bad, RateLimited) and bad.standings:
+            request.standings = bad.standings  # type: ignore[attr-defined]
+        if isinstance(bad, TooMany) and not bad.retryable:
+            response["x-should-retry"] = "false"  # OpenAI's clients repeat every 429 otherwise
+        return response
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
         return error(503, "The queue cannot be reached right now. Try again.", code="unavailable", retry_after_s=2)
     except Exception:

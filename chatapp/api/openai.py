@@ -59,6 +59,7 @@ async def chat_completions(request: HttpRequest, access: Access) -> HttpResponse
         cache_salt=wanted.cache_salt,
         idempotency_key=request.headers.get("Idempotency-Key"),
     )
+    request.standings = generation.standings  # type: ignore[attr-defined]
     call = Call(access, generation)
     if wanted.stream:
         return await call.streamed(wanted.include_usage)

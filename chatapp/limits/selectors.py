@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from django.db.models import Count, FilteredRelation, Q
+from django.db.models import Count, F, FilteredRelation, Q, QuerySet
 from django.utils import timezone
 
 from chatapp.limits import rates
@@ -24,10 +23,8 @@ def limits_of(access: Access) -> Limits:
     """What holds for the one who asks. One query, nothing cached: a change holds from the next request on."""
     if access.user is not None:
         mine = Q(lower_limits__key=None) & (Q(lower_limits__user=access.user.pk) | Q(lower_limits__user=None))
-    else:
-        assert access.key is not None
-        mine = Q(lower_limits__key=access.key.pk)
-    return _resolved(access.tenant, mine)
+        return _resolved(access.tenant, mine)
+    return _resolved(access.tenant, Q(lower_limits__key=access.key.pk) if access.key is not None else None)
 
 
 def limits_of_team(tenant: Tenant) -> Limits:
@@ -171,14 +168,20 @@ def warning(tenant: Tenant) -> tuple[int, int, int] | None:
     meter = Meter.objects.filter(tenant=tenant, month=month_of(timezone.now()), subject=TEAM).first()
     if meter is None:
         return None
-    percent = max(meter.warned, int(100 * meter.used / limit)) if meter.warned == 100 else int(100 * meter.used / limit)
-    return (min(percent, 100), meter.used, limit) if percent >= WARN_AT[0] else None
+    # Where nothing fitted any more, people were told that all are used, though a few may be left.
+    percent = 100 if meter.warned == 100 else min(100, int(100 * meter.used / limit))
+    return (percent, meter.used, limit) if percent >= WARN_AT[0] else None
 
 
-def lower_limits(tenant: Tenant) -> Sequence[LowerLimits]:
-    """The default for people first, then people and keys."""
-    rows = LowerLimits.objects.filter(tenant=tenant).select_related("user", "key")
-    return sorted(rows, key=lambda row: (row.user is not None or row.key is not None, row.key is not None, str(row)))
+def default_lower(tenant: Tenant) -> LowerLimits | None:
+    """What holds for every person who has nothing of their own."""
+    return LowerLimits.objects.filter(tenant=tenant, user=None, key=None).first()
+
+
+def lower_limits(tenant: Tenant) -> QuerySet[LowerLimits]:
+    """Those of single people, then of keys; by name. Evaluate it in the tenant's scope."""
+    rows = LowerLimits.objects.filter(tenant=tenant).exclude(user=None, key=None).select_related("user", "key")
+    return rows.order_by(F("user__email").asc(nulls_last=True), "key__name", "pk")
 
 
 def under_way(tenant: Tenant, subject: str) -> tuple[int, int]:
