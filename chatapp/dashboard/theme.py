@@ -57,6 +57,8 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
             "title": "Teams",
             "items": [
                 changelist("Teams", "groups", "tenants", "tenant"),
+                changelist("Plans", "speed", "limits", "plan"),
+                changelist("Limits of teams", "tune", "limits", "tenantlimits"),
                 changelist("Memberships", "badge", "tenants", "membership"),
                 changelist("API keys", "key", "tenants", "apikey"),
                 changelist("Domain claims", "domain_verification", "tenants", "domainclaim"),

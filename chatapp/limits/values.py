@@ -28,12 +28,12 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
+    Kind("tokens_per_month", "Tokens a month", "tokens", "Prompts and answers of a calendar month in UTC."),
     Kind("requests_per_minute", "Requests a minute", "requests", "Asked for within any sixty seconds."),
     Kind("tokens_per_minute", "Tokens a minute", "tokens", "Prompt and answer; corrected when the answer has ended."),
     Kind("concurrent_answers", "Answers at once", "answers", "Under way at the same time, those that wait included."),
     Kind("context_tokens", "Longest prompt", "tokens", "Everything that is read before an answer, prompts included."),
     Kind("output_tokens", "Longest answer", "tokens", "An answer is cut there; continuing it is a new request."),
-    Kind("tokens_per_month", "Tokens a month", "tokens", "Prompts and answers of a calendar month in UTC."),
     Kind("queue_length", "Waiting requests", "requests", "Accepted and not begun; more are refused."),
     Kind("kv_share", "Share of the memory", "", "Largest part of an engine's KV blocks, from 0 to 1."),
     Kind("weight", "Weight", "", "Share of a busy engine, relative to other teams."),

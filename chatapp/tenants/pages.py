@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -29,6 +30,19 @@ from chatapp.tenants.permissions import Permission
 from chatapp.tenants.selectors import tenants_of
 
 View = Callable[..., HttpResponseBase]
+
+
+@dataclass(frozen=True)
+class Banner:
+    """Something that everyone who may know of it should see on each page. `kind`: warn or bad; `view` says more."""
+
+    kind: str
+    text: str
+    view: str
+
+
+# What apps above this one have to say in the frame; each asks the Access whether its reader may know of it.
+BANNERS: list[Callable[[Access], Banner | None]] = []
 ONCE = "once"
 ONCE_FOR_S = 600
 # Where somebody was going who had to set up a second factor first: the pages of that lead there afterwards.
@@ -91,6 +105,7 @@ def frame(request: HttpRequest, access: Access) -> dict[str, Any]:
         "role": access.role_name,
         "may": {permission.name: True for permission in access.permissions},
         "admin_links": nav.links(access),
+        "banners": [banner for say in BANNERS if (banner := say(access)) is not None],
         "here": request.resolver_match.view_name if request.resolver_match else "",
     }
 

@@ -93,6 +93,9 @@ ADDRESSES: dict[str, str] = {
     "api/t/<slug>/sign-in/domains/<claim_id>": MANAGED,
     "api/t/<slug>/sign-in/mfa": MANAGED,
     "api/t/<slug>/sign-in/service": MANAGED,
+    "api/t/<slug>/limits": MANAGED,
+    "api/t/<slug>/limits/lower": MANAGED,
+    "api/t/<slug>/limits/lower/<uuid:lower_id>": MANAGED,
     "t/<slug:slug>/": FOREIGN,
     "t/<slug:slug>/admin/": MANAGED,
     "t/<slug:slug>/admin/members": MANAGED,
@@ -128,6 +131,9 @@ ADDRESSES: dict[str, str] = {
     "t/<slug:slug>/admin/sign-in/mfa": MANAGED,
     "t/<slug:slug>/admin/sign-in/service": MANAGED,
     "t/<slug:slug>/admin/sign-in/service/remove": MANAGED,
+    "t/<slug:slug>/admin/limits": MANAGED,
+    "t/<slug:slug>/admin/limits/lower": MANAGED,
+    "t/<slug:slug>/admin/limits/lower/<uuid:lower_id>/remove": MANAGED,
     "t/<slug:slug>/c/<uuid:conversation_id>": FOREIGN,
 }
 # Whole packages, by the beginning of their addresses.

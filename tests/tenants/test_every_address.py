@@ -25,6 +25,7 @@ from chatapp.api.product import api
 from chatapp.audit.services import record
 from chatapp.chat.services import ask
 from chatapp.data.exports import request_export
+from chatapp.limits.models import LowerLimits
 from chatapp.owned import TenantOwned
 from chatapp.prompts.models import SystemPrompt
 from chatapp.tenants.access import Access, access_for_user
@@ -159,6 +160,7 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
         "key_id": team.key.key.pk,
         "export_id": export.pk,
         "claim_id": DomainClaim.objects.create(tenant=team.tenant, domain="acme.example").pk,
+        "lower_id": LowerLimits.objects.create(tenant=team.tenant, output_tokens=100).pk,
     }
     wanted = {name for operation in OPERATIONS for name in operation.ids}
     assert wanted == set(found), "each id that an address names needs an object here"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from chatapp.api.product import audit, data, invitations, keys, members, prompts, sign_in, team, usage
+from chatapp.api.product import audit, data, invitations, keys, limits, members, prompts, sign_in, team, usage
 from chatapp.api.product.base import api
 
 api.add_router("", team.router)
@@ -17,5 +17,6 @@ api.add_router("", usage.router)
 api.add_router("", data.router)
 api.add_router("", prompts.router)
 api.add_router("", sign_in.router)
+api.add_router("", limits.router)
 
 __all__ = ["api"]
