@@ -478,9 +478,9 @@ def _queue(generation: Generation, admission: Admission) -> None:
     this minute undo everything."""
     assert generation.request is not None
     try:
-        admission.charge(generation.pk)
+        admission.charge()
     except RateLimited:
-        _undo(generation)
+        _undo(generation, charged=False)
         raise
     generation.standings = admission.standings
     try:
@@ -503,10 +503,10 @@ def mark_queued(generation: Generation) -> None:
 
 
 @transaction.atomic
-def _undo(generation: Generation) -> None:
+def _undo(generation: Generation, *, charged: bool = True) -> None:
     """As if it had never been asked: the caller still has the text and is told to try again."""
     answer, conversation = generation.message, generation.conversation
-    budget.settle(generation.pk, tokens=0)
+    budget.settle(generation.pk, tokens=0, charged=charged)
     generation.delete()
     if answer is not None and conversation is not None:
         question = answer.parent

@@ -6,9 +6,10 @@
     with transaction.atomic():
         output_tokens = admission.reserve(...)
         ...
-    admission.charge(generation.pk)
+    admission.charge()
 
-Each raises RateLimited or QuotaUsedUp. Whoever undoes a generation settles it by no tokens (chatapp.limits.budget).
+Each raises RateLimited or QuotaUsedUp. Whoever undoes a generation settles it by no tokens (chatapp.limits.budget), and
+says whether it had been charged.
 """
 
 from __future__ import annotations
@@ -98,13 +99,15 @@ class Admission:
             prompt_tokens=most_prompt_tokens(system, messages),
             output_tokens=output_tokens,
             least_output=least_output,
+            wanted=self._tokens,
+            estimate=prompt,
         )
         self._estimate = prompt + output_tokens
         return output_tokens
 
-    def charge(self, generation: uuid.UUID) -> None:
-        """Charge the estimate to the tokens of this minute."""
-        refused = budget.charge(generation, self._tokens, self._estimate)
+    def charge(self) -> None:
+        """Charge the estimate to the tokens of this minute; the reservation says already that this has been done."""
+        refused = rates.take(self._tokens, self._estimate)
         if refused is not None:
             self._estimate = 0
             raise self._limited(*refused)

@@ -6,7 +6,14 @@ class LimitsConfig(AppConfig):
     label = "limits"
 
     def ready(self) -> None:
+        from django.db.models.signals import post_delete, post_save
+
         from chatapp.limits.banner import banner
+        from chatapp.limits.models import LowerLimits, Plan, TenantLimits
+        from chatapp.limits.selectors import forget
         from chatapp.tenants.pages import BANNERS
 
         BANNERS.append(banner)
+        for model in (Plan, TenantLimits, LowerLimits):
+            post_save.connect(forget, sender=model)
+            post_delete.connect(forget, sender=model)

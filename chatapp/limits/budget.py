@@ -11,9 +11,8 @@ The row of a reservation is also what counts as an answer under way.
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from django.db import transaction
@@ -69,12 +68,15 @@ def reserve(
     prompt_tokens: int,
     output_tokens: int,
     least_output: int | None,
+    wanted: Sequence[Rate] = (),
+    estimate: int = 0,
 ) -> int:
     """Reserve for a generation; returns how long its answer may be. `prompt_tokens` is `most_prompt_tokens`.
 
     `least_output`: the shortest answer that will do, where the caller said none: then its length is lowered to what is
-    left. None: the caller asked for `output_tokens`, all of them. Raises QuotaUsedUp and RateLimited; call it in the
-    transaction that accepts the generation.
+    left. None: the caller asked for `output_tokens`, all of them. `wanted`: the rates that will be charged, by
+    `estimate` tokens of the prompt and the whole answer. Raises QuotaUsedUp and RateLimited; call it in the transaction
+    that accepts the generation.
     """
     assert transaction.get_connection().in_atomic_block, "the reservation belongs to the generation's transaction"
     now = timezone.now()
@@ -102,39 +104,30 @@ def reserve(
         month=month,
         subject=access.principal,
         tokens=tokens,
+        charged={rate.subject: [rate.amount, estimate + output_tokens, now.timestamp()] for rate in wanted},
         created_at=now,
         expires_at=deadline + EXPIRES_AFTER,
     )
     return output_tokens
 
 
-def settle(generation: uuid.UUID, *, tokens: int) -> None:
-    """It has ended and used so many tokens, prompt and answer. Safe to repeat; call it in the end's transaction."""
-    with transaction.atomic():
-        found = (
-            Reservation.objects.select_for_update(of=("self",)).filter(pk=generation).select_related("tenant").first()
-        )
-        if found is None:
+def settle(generation: uuid.UUID, *, tokens: int, charged: bool = True) -> None:
+    """It has ended and used so many tokens, prompt and answer. Safe to repeat; call it in the end's transaction.
+
+    `charged`: whether its rates have been, so that there is something to give back.
+    """
+    with transaction.atomic(savepoint=False):
+        rows = Reservation.objects.filter(pk=generation)
+        found = rows.select_related("tenant").first()
+        # Of several that settle it at once the one whose deletion finds it does.
+        if found is None or not rows.delete()[0]:
             return
         meters = Meter.objects.filter(tenant=found.tenant_id, month=found.month, subject__in=(TEAM, found.subject))
         meters.update(reserved=F("reserved") - found.tokens, used=F("used") + tokens)
         if tokens:
             warning.note_use(found.tenant, found.month)
-        found.delete()
-        if found.charged:
+        if found.charged and charged:
             transaction.on_commit(lambda: _correct(found, tokens), robust=True)
-
-
-def charge(generation: uuid.UUID, wanted: Iterable[Rate], tokens: int) -> tuple[Rate, float] | None:
-    """Charge the tokens-a-minute rates, behind the transaction; None, or what is used up and for how many seconds."""
-    wanted = list(wanted)
-    if not wanted:
-        return None
-    refused = rates.take(wanted, tokens)
-    if refused is None:
-        charged = {rate.subject: [rate.amount, tokens, time.time()] for rate in wanted}
-        Reservation.objects.filter(pk=generation).update(charged=charged)
-    return refused
 
 
 def release_expired() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -19,16 +21,43 @@ from chatapp.tenants.models import Tenant
 WARN_AT = (80, 100)
 
 
+# How long a process may go on by limits that another one has changed; its own changes hold at once.
+REMEMBERED_S = 2.0
+MOST_REMEMBERED = 10_000
+_remembered: dict[tuple[Any, str], tuple[float, Limits]] = {}
+
+
+def forget(**_: Any) -> None:
+    """Limits have changed: look again."""
+    _remembered.clear()
+
+
 def limits_of(access: Access) -> Limits:
-    """What holds for the one who asks. One query, nothing cached: a change holds from the next request on."""
+    """What holds for the one who asks: one query, or none within REMEMBERED_S of it."""
+    return _known(access.tenant, access.principal if access.user or access.key else TEAM, lambda: _look_up(access))
+
+
+def limits_of_team(tenant: Tenant) -> Limits:
+    return _known(tenant, TEAM, lambda: _resolved(tenant, None))
+
+
+def _known(tenant: Tenant, subject: str, look_up: Callable[[], Limits]) -> Limits:
+    key, now = (tenant.pk, subject), time.monotonic()
+    found = _remembered.get(key)
+    if found is not None and now - found[0] < REMEMBERED_S:
+        return found[1]
+    if len(_remembered) >= MOST_REMEMBERED:
+        _remembered.clear()
+    limits = look_up()
+    _remembered[key] = now, limits
+    return limits
+
+
+def _look_up(access: Access) -> Limits:
     if access.user is not None:
         mine = Q(lower_limits__key=None) & (Q(lower_limits__user=access.user.pk) | Q(lower_limits__user=None))
         return _resolved(access.tenant, mine)
     return _resolved(access.tenant, Q(lower_limits__key=access.key.pk) if access.key is not None else None)
-
-
-def limits_of_team(tenant: Tenant) -> Limits:
-    return _resolved(tenant, None)
 
 
 def _resolved(tenant: Tenant, mine: Q | None) -> Limits:

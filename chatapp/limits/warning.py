@@ -22,11 +22,11 @@ log = structlog.get_logger(__name__)
 
 def note_use(tenant: Tenant, month: date) -> None:
     """Tokens were used: warn if that was too much. Call it in the transaction that counts them."""
-    meter = Meter.objects.filter(tenant=tenant, month=month, subject=TEAM).first()
-    if meter is None or meter.warned >= WARN_AT[-1]:
-        return
     limit = limits_of_team(tenant).team.tokens_per_month
     if not limit:
+        return
+    meter = Meter.objects.filter(tenant=tenant, month=month, subject=TEAM).first()
+    if meter is None or meter.warned >= WARN_AT[-1]:
         return
     percent = max((level for level in WARN_AT if 100 * meter.used >= level * limit), default=0)
     _warn(tenant, month, percent, meter.used, limit)

@@ -233,7 +233,7 @@ def test_a_full_queue_is_said_with_a_time_and_leaves_the_conversation_free(
     worker.answer("1")
     record()
     waiting = services.ask(access=team.owner, text="In the queue")
-    TenantLimits.objects.filter(tenant=team.tenant).update(queue_length=1)
+    TenantLimits.objects.update_or_create(tenant=team.tenant, defaults={"queue_length": 1})
     with pytest.raises(Refusal) as refused:
         services.ask(access=team.member, text="Two", conversation_id=first.conversation_id, idempotency_key="k")
     assert refused.value.status == 429

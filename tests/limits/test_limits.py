@@ -11,8 +11,9 @@ from django.test.utils import CaptureQueriesContext
 
 from chatapp.chat import services
 from chatapp.errors import BadInput
+from chatapp.limits import selectors
 from chatapp.limits.models import LowerLimits, Plan, TenantLimits
-from chatapp.limits.selectors import limits_of, limits_of_team
+from chatapp.limits.selectors import ensure, limits_of, limits_of_team
 from chatapp.tenants.models import Tenant
 from engine import protocol
 from tests.chat.conftest import Team
@@ -38,7 +39,8 @@ def test_an_override_goes_before_the_plan_and_nothing_is_no_limit(team: Team, al
     assert (limits.output_tokens, limits.weight, limits.kv_share) == (900, 2.0, 0.25)
     row.output_tokens = None
     row.save()
-    Plan.objects.update(output_tokens=None)
+    row.plan.output_tokens = None
+    row.plan.save()
     assert limits_of(team.member).output_tokens == 1_000_000
     assert limits_of(team.member).unsaid_output == 4096, "nobody reserves a million without having asked for it"
 
@@ -63,16 +65,22 @@ def test_another_teams_lower_limits_are_not_seen(team: Team, strangers: Team, lo
     assert limits_of(team.member).output_tokens == 4096
 
 
-def test_limits_cost_one_query(team: Team, lower: Any) -> None:
+def test_limits_cost_one_query_every_other_second(team: Team, lower: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lower(output_tokens=300)
     lower(user=team.member.user, output_tokens=600)
-    limits_of(team.member)
+    now = [1000.0]
+    monkeypatch.setattr(selectors.time, "monotonic", lambda: now[0])
+    ensure(team.tenant)
     for access in (team.member, team.key):
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
-            limits_of(access)
+        with CaptureQueriesContext(connection) as queries:
+            for _ in range(3):
+                limits_of(access)
         assert len(queries) == 1
+    # As if another process had changed it: this one hears of it two seconds later at most.
+    LowerLimits.objects.filter(user=team.member.user).update(output_tokens=500)
+    assert limits_of(team.member).output_tokens == 600
+    now[0] += 2
+    assert limits_of(team.member).output_tokens == 500
 
 
 def test_the_engine_gets_weight_share_and_the_longest_prompt_with_the_request(team: Team, allow: Allow) -> None:

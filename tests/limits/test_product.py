@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import httpx
 import openai
 import pytest
 
+from chatapp.limits.selectors import REMEMBERED_S
 from tests.stack import Stack, wait_for
 
 pytestmark = pytest.mark.long
@@ -40,6 +42,7 @@ def limits(stack: Stack, database: sqlite3.Connection) -> Iterator[Any]:
                 (value, slug),
             )
             assert done.rowcount == 1
+        time.sleep(REMEMBERED_S + 0.1)  # written behind the processes' backs
 
     yield put
     put(**dict.fromkeys(touched))
