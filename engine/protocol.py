@@ -255,7 +255,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """The one item of the list `counted_key(id)`. `tokens`: of all the texts, with the chat template's opening, up to
-    where a conversation begins: what is shared. `own_tokens`: of these the last text's. `tenant_blocks`: how much of
+    where a conversation begins: what is shared. `own_tokens`: of the last text alone. `tenant_blocks`: how much of
     the pool one tenant's requests may use. `error`: the texts cannot be rendered; the sizes are there nevertheless."""
 
     tokens: int = 0

@@ -65,10 +65,9 @@ class WorkerPrompts:
         except Exception as error:
             log.warning("count.failed", error=type(error).__name__)
             return Counted(error=type(error).__name__, **sizes)
-        ends = [region.end for region in regions[:-1]]
-        last = ends[-1] if ends else 0
-        before = ends[-2] if len(ends) > 1 else 0
-        return Counted(tokens=last, own_tokens=last - before, **sizes)
+        shared = regions[-2].end if len(regions) > 1 else 0
+        own = len(engine.tokenizer.encode(request.texts[-1])) if request.texts else 0
+        return Counted(tokens=shared, own_tokens=min(own, shared), **sizes)
 
     def _render(self, system: list[SystemText], salt: str) -> tuple[list[int], list[Any]]:
         return self._engine.tokenizer.render_chat(system, [ChatMessage("user", "-")], salt)

@@ -60,12 +60,14 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         return redirect("tenant-admin", slug=tenant.slug)
     opened = present.conversation(access, conversation_id) if conversation_id else None
     conversations = present.conversations(access)
+    assistants = present.assistants(access)
     page = {
         "tenant": {"slug": tenant.slug, "name": tenant.name},
         "assistant": tenant.name,
         "icons": static("vendor/icons.svg"),
         "conversation": opened,
         "conversations": conversations,
+        "assistants": assistants if len(assistants) > 1 else [],
         "max_frame_bytes": MAX_FRAME_BYTES,
     }
     context = {
@@ -73,6 +75,7 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         "assistant": tenant.name,
         "model": tenant.model,
         "conversation": opened,
+        "assistants": assistants,
         "groups": groups_by_day(conversations["items"], timezone.localdate()),
         "page": page,
         "preloads": [static(path) for path in PRELOADS],

@@ -30,7 +30,7 @@ class DraftForm(forms.Form):
         label="Instructions",
         required=False,
         strip=False,
-        widget=forms.Textarea(attrs={"rows": 22, "dir": "auto", "spellcheck": "true", "maxlength": LONGEST_TEXT}),
+        widget=forms.Textarea(attrs={"rows": 16, "dir": "auto", "spellcheck": "true", "maxlength": LONGEST_TEXT}),
     )
     note = forms.CharField(label="Why?", required=False, max_length=LONGEST_NOTE)
     revision = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=2**31 - 1)

@@ -56,10 +56,37 @@ const socket = new Socket(
 );
 session.attach(socket);
 
+// --- who answers ----------------------------------------------------------------------------------------------------
+
+const choices = $("assistants");
+/** A new chat may choose; one that has begun says who answers, where somebody was chosen. */
+function choose(conversation) {
+  if (!choices || conversation.id || conversation.messages.length) return;
+  const chosen = page.assistants.find((one) => one.id === choices.querySelector("input:checked")?.value);
+  // The default one is nobody's choice: should the team make another one the default, that one answers.
+  conversation.assistant_id = chosen && !chosen.default ? chosen.id : null;
+  conversation.assistant = conversation.assistant_id ? { name: chosen.name, instead_of: null } : null;
+}
+choices?.addEventListener("change", () => {
+  choose(current);
+  update();
+  composer.focus();
+});
+
+function showAssistant() {
+  const assistant = current?.assistant;
+  $("assistant").hidden = !assistant?.name;
+  $("assistant").textContent = assistant?.name ?? "";
+  $("assistant").title = assistant?.instead_of
+    ? `${assistant.instead_of} was archived; ${assistant.name} answers instead.`
+    : "";
+}
+
 // --- what is shown -------------------------------------------------------------------------------------------------
 
 function show(conversation) {
   current = conversation;
+  choose(conversation);
   $("refusal").hidden = true;
   log.show(conversation);
   composer.open(conversation.id);
@@ -70,6 +97,7 @@ function show(conversation) {
 function update() {
   const title = current?.title || "New chat";
   $("title").textContent = title;
+  showAssistant();
   document.title = `${title} · ${page.tenant.name}`;
   composer.setAnswering(Boolean(current && session.live(current)));
   sidebar.render(session.list, current?.id);

@@ -78,13 +78,24 @@ class Draft {
       this.stored = text;
       this.id = saved.id;
       this.revision.value = saved.revision;
-      for (const field of document.querySelectorAll("#discard [name=revision]")) field.value = saved.revision;
+      this.#show(saved);
       this.note.textContent = "saved just now";
     } catch (error) {
       this.note.textContent = "not saved";
       if (error.status === 409) this.#tell(error);
       throw error;
     }
+  }
+
+  /** What only makes sense with a draft appears with it. */
+  #show({ id, revision }) {
+    for (const field of document.querySelectorAll("#discard [name=revision]")) field.value = revision;
+    for (const element of document.querySelectorAll("[data-with-draft]")) {
+      element.hidden = false;
+      if (element.href) element.href = element.href.replace(/[^/]+$/, id);
+    }
+    const label = this.text.labels[0];
+    label.textContent = label.dataset.draft;
   }
 
   /** Somebody else was faster: nothing is sent any more until the reader has decided. */

@@ -67,7 +67,12 @@ export class Session {
     // A question that this tab has just asked may be newer than the page's data.
     for (const message of better.values())
       if (LIVE.has(message.status) || this.#isAsked(message)) messages.push(message);
-    const conversation = Object.assign(known ?? {}, { id: data.id, title: data.title, messages });
+    const conversation = Object.assign(known ?? {}, {
+      id: data.id,
+      title: data.title,
+      assistant: data.assistant ?? null,
+      messages,
+    });
     this.loaded.set(data.id, conversation);
     for (const message of messages) {
       if (LIVE.has(message.status) && message.response_id && !this.running.has(message.response_id)) {
@@ -144,6 +149,7 @@ export class Session {
     const frame = { type: "response.create", event_id: newId(), input: text, idempotency_key: newId() };
     if (conversation.id) frame.conversation_id = conversation.id;
     if (conversation.id && parent_id) frame.parent_id = parent_id;
+    if (!conversation.id && conversation.assistant_id) frame.assistant_id = conversation.assistant_id;
     this.pending.set(frame.event_id, { frame, conversation, question, answer, sends: 0 });
     this.#send(frame.event_id);
     this.notify({ kind: "message", conversation, message: answer });
