@@ -11,8 +11,8 @@ from django.db.models import Q, QuerySet
 
 from chatapp.audit.actions import matching
 from chatapp.audit.models import ActorKind, AuditEntry
+from chatapp.cursors import behind, cursor_of, within_time
 from chatapp.errors import BadInput
-from chatapp.ids import NO_ID, parse_id
 
 PAGE = 50
 
@@ -50,23 +50,10 @@ def entries(filters: Filters, *, cursor: str = "", limit: int = PAGE) -> Page:
     """Raises BadInput for a filter or cursor that is none, with its field."""
     found = _filtered(filters)
     if cursor:
-        stamp, _, last = cursor.partition("_")
-        moment, last_id = _moment(stamp), parse_id(last)
-        if moment is None or last_id == NO_ID:
-            raise BadInput("The cursor is none that was given out.", param="cursor")
-        # Entries of one moment are told apart by their id, so none is passed over and none comes twice.
-        found = found.filter(Q(at__lt=moment) | Q(at=moment, id__lt=last_id))
+        found = found.filter(behind(cursor, moment="at"))
     items = list(found[: limit + 1])
     more, items = len(items) > limit, items[:limit]
-    return Page(items, f"{items[-1].at.isoformat()}_{items[-1].pk}" if more else None)
-
-
-def _moment(stamp: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(stamp)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None
+    return Page(items, cursor_of(items[-1].at, items[-1].pk) if more else None)
 
 
 def _filtered(filters: Filters) -> QuerySet[AuditEntry]:
@@ -77,8 +64,8 @@ def _filtered(filters: Filters) -> QuerySet[AuditEntry]:
         raise BadInput(f"Choose one of {', '.join(ActorKind.values)}.", param="actor_kind")
     for name in ("since", "until"):
         moment = getattr(filters, name)
-        if moment is not None and moment.tzinfo is None:
-            raise BadInput("Say the time zone too, as in 2027-01-31T12:00:00Z.", param=name)
+        if moment is not None and within_time(moment) is None:
+            raise BadInput("Say a time with its zone, as in 2027-01-31T12:00:00Z.", param=name)
     found: QuerySet[AuditEntry] = AuditEntry.objects.order_by("-at", "-id")
     if filters.text:
         names = _contains("actor_name", filters.text) | _contains("object_name", filters.text)

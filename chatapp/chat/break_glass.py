@@ -9,16 +9,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, QuerySet
 
 from chatapp.audit import break_glass
 from chatapp.audit.models import BreakGlass
 from chatapp.chat.models import Conversation, Message
-from chatapp.errors import BadInput, NotFound
-from chatapp.ids import NO_ID, parse_id
+from chatapp.cursors import behind, cursor_of
+from chatapp.errors import NotFound
 from chatapp.scope import tenant_scope
 
 PAGE = 50
@@ -44,17 +43,10 @@ def conversations(*, user: Any, reading_id: uuid.UUID, cursor: str = "") -> tupl
         if reading.conversation_id is not None:
             found = found.filter(pk=reading.conversation_id)
         if cursor:
-            stamp, _, last = cursor.partition("_")
-            try:
-                moment = datetime.fromisoformat(stamp)
-            except ValueError:
-                moment = None
-            if moment is None or moment.tzinfo is None or parse_id(last) == NO_ID:
-                raise BadInput("The cursor is none that was given out.", param="cursor")
-            found = found.filter(Q(updated_at__lt=moment) | Q(updated_at=moment, id__lt=parse_id(last)))
+            found = found.filter(behind(cursor, moment="updated_at"))
         items = list(found[: PAGE + 1])
     more, items = len(items) > PAGE, items[:PAGE]
-    return reading, Page(items, f"{items[-1].updated_at.isoformat()}_{items[-1].pk}" if more else None)
+    return reading, Page(items, cursor_of(items[-1].updated_at, items[-1].pk) if more else None)
 
 
 def conversation(

@@ -27,7 +27,8 @@ def reader_zone(request: HttpRequest) -> ZoneInfo:
 
 
 def start_of(day: date, zone: ZoneInfo) -> datetime:
-    return datetime.combine(day, time.min, zone)
+    # Two days from time's ends every zone's midnight is still a moment in UTC.
+    return datetime.combine(max(day, date.min + timedelta(days=2)), time.min, zone)
 
 
 def end_of(day: date, zone: ZoneInfo) -> datetime:

@@ -9,8 +9,9 @@ from datetime import datetime
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
+from chatapp.cursors import behind, cursor_of
 from chatapp.errors import BadInput, NotFound
-from chatapp.ids import NO_ID, parse_id
+from chatapp.ids import parse_id
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import SHOWN_CHARACTERS, ApiKey, KeyState, Membership
 from chatapp.tenants.permissions import Permission
@@ -56,21 +57,16 @@ def keys(access: Access, *, state: str = WORKING, text: str = "", cursor: str = 
         raise BadInput(f"There is no such state; there are {', '.join(STATES)}.", param="state")
     found = _keys(access).filter(_in_state(state, timezone.now())).order_by("-created_at", "-id")
     text = text.strip()
+    if "\0" in text:
+        raise BadInput("This cannot be searched for.", param="q")
     if text:
         # Whoever pastes a whole key finds it by its shown part.
         found = found.filter(Q(name__icontains=text) | Q(prefix__startswith=text[:SHOWN_CHARACTERS]))
     if cursor:
-        stamp, _, last = cursor.partition("_")
-        try:
-            moment = datetime.fromisoformat(stamp)
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None or parse_id(last) == NO_ID:
-            raise BadInput("The cursor is none that was given out.", param="cursor")
-        found = found.filter(Q(created_at__lt=moment) | Q(created_at=moment, id__lt=parse_id(last)))
+        found = found.filter(behind(cursor, moment="created_at"))
     items = list(found[: limit + 1])
     more, items = len(items) > limit, items[:limit]
-    return Page(items, f"{items[-1].created_at.isoformat()}_{items[-1].pk}" if more else None)
+    return Page(items, cursor_of(items[-1].created_at, items[-1].pk) if more else None)
 
 
 def count(access: Access) -> int:

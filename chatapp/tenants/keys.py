@@ -15,6 +15,7 @@ from django.db import IntegrityError, models, transaction
 from django.utils import timezone
 
 from chatapp.audit.services import record
+from chatapp.cursors import within_time
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
 from chatapp.ids import parse_id
 from chatapp.tenants.access import Access
@@ -198,8 +199,8 @@ def _future(moment: datetime | None) -> datetime | None:
     if moment is None:
         return None
     now = timezone.now()
-    if moment.tzinfo is None:
-        raise BadInput("Say the time zone too, as in 2027-01-31T12:00:00Z.", param="expires_at")
+    if within_time(moment) is None:
+        raise BadInput("Say a time with its zone, as in 2027-01-31T12:00:00Z.", param="expires_at")
     if moment <= now:
         raise BadInput("This time is over. Choose a later one, or revoke the key.", param="expires_at")
     if moment > now + LONGEST_LIFE:

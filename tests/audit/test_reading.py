@@ -77,7 +77,9 @@ def test_the_pager_passes_nothing_over_and_repeats_nothing_in_ten_thousand_ties(
     assert seen == sorted(seen, reverse=True)
 
 
-@pytest.mark.parametrize("cursor", ["x", "_", "2026-01-01_1", "2026-01-01T00:00:00+00:00_", "\0_\0"])
+@pytest.mark.parametrize(
+    "cursor", ["x", "_", "2026-01-01_1", "2026-01-01T00:00:00+00:00_", "\0_\0", "0001-01-01T00:00:00+14:00_" + "1" * 32]
+)
 def test_a_cursor_that_was_never_given_out_is_refused(team: Team, cursor: str) -> None:
     with pytest.raises(BadInput) as found:
         entries(Filters(), cursor=cursor)
@@ -124,6 +126,7 @@ def test_filters_narrow_by_who_what_which_object_where_and_when(team: Team) -> N
         (Filters(text="a\0b"), "text"),
         (Filters(since=datetime(2026, 1, 1)), "since"),
         (Filters(until=datetime(2026, 1, 1)), "until"),
+        (Filters(since=datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))), "since"),
     ],
 )
 def test_filters_that_are_none_are_told_with_their_field(team: Team, filters: Filters, param: str) -> None:
@@ -308,3 +311,13 @@ def test_a_team_reads_its_own_log_alone(team: Team, strangers: Team) -> None:
     page = log_in(team).get(PAGE).content.decode()
     assert "Foreign" not in page
     assert "Nothing has happened yet" in page
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12", "UTC", "../x", "Europe", "\0", "Nowhere/City"])
+def test_the_first_and_the_last_day_of_all_time_can_be_asked_for_in_every_zone(team: Team, zone: str) -> None:
+    record("team.renamed", actor=team.owner.actor, tenant=team.tenant, name="Here")
+    owner = log_in(team)
+    owner.cookies["zone"] = zone
+    page = owner.get(f"{PAGE}?since=0001-01-01&until=9999-12-31")
+    assert page.status_code == 200
+    assert "Here" in page.content.decode()
