@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
-from chatapp.errors import BadInput, NotFound
-from chatapp.ids import NO_ID, parse_id
+from chatapp.cursors import behind, cursor_of
+from chatapp.errors import NotFound
+from chatapp.ids import parse_id
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
 
@@ -38,19 +38,11 @@ def conversations(access: Access, before: str | None = None, limit: int = 50) ->
     running = Generation.objects.filter(conversation=OuterRef("pk"), state__in=UNFINISHED)
     query = _own(access).annotate(running=Exists(running)).order_by("-updated_at", "-id")
     if before:
-        stamp, _, last = before.partition("_")
-        last_id = parse_id(last)
-        try:
-            moment = datetime.fromisoformat(stamp)
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None or last_id == NO_ID:
-            raise BadInput("The cursor is none that was given out.", param="before")
-        query = query.filter(Q(updated_at__lt=moment) | Q(updated_at=moment, id__lt=last_id))
+        query = query.filter(behind(before, moment="updated_at", param="before"))
     items = list(query[: limit + 1])
     more = len(items) > limit
     items = items[:limit]
-    return Page(items, f"{items[-1].updated_at.isoformat()}_{items[-1].pk}" if more else None)
+    return Page(items, cursor_of(items[-1].updated_at, items[-1].pk) if more else None)
 
 
 def conversation(access: Access, conversation_id: object) -> Conversation:
