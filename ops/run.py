@@ -242,13 +242,23 @@ def wait_until_ready(port: int, supervisor: subprocess.Popen[bytes], run: Path, 
     raise StartError(f"Octavo was not ready within {READY_TIMEOUT_S:.0f} s; see {data / 'logs'}.")
 
 
-def announce(url: str, data: Path, seconds: float) -> None:
+def setup_link(env: dict[str, str]) -> str:
+    """Where the first operator is made, while there is none; demo data brings its own."""
+    if env["DJANGO_SETTINGS_MODULE"] == DEMO_SETTINGS:
+        return ""
+    command = [sys.executable, "manage.py", "setup", "--link"]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True).stdout.strip()
+
+
+def announce(url: str, data: Path, seconds: float, link: str = "") -> None:
     lines = [f"Octavo is ready: {url} ({seconds:.0f} s). Ctrl-C stops it."]
     demo = data / "demo.json"
     if demo.exists():
         member = json.loads(demo.read_text())["tenants"][0]["member"]
         lines.append(f"  Log in as {member['email']} with the password {member['password']}")
         lines.append(f"  All demo accounts and API keys: {demo}")
+    if link:
+        lines.append(f"  Nobody runs this site yet. Make its first operator: {link}")
     print("\n".join(lines), flush=True)
 
 
@@ -292,7 +302,7 @@ def serve() -> int:
         supervisor = start_supervisor(env, conf)
         try:
             wait_until_ready(port, supervisor, run, data)
-            announce(env["OCTAVO_URL"], data, time.monotonic() - started)
+            announce(env["OCTAVO_URL"], data, time.monotonic() - started, setup_link(env))
             status = supervisor.wait()
             raise StartError(f"The supervisor ended with status {status}; see {data / 'logs' / 'supervisord.log'}.")
         finally:

@@ -9,6 +9,7 @@ from django.templatetags.static import static
 from django.urls import reverse
 
 from chatapp.dashboard.operators import is_operator
+from chatapp.site import selectors as site
 
 # Our own greys are warm; the theme asks for eleven steps of each, from light to dark.
 STEPS = ["50", "100", "200", "300", "400", "500", "600", "700", "800", "900", "950"]
@@ -32,6 +33,10 @@ def teals(request: HttpRequest) -> dict[str, str]:
 
 def mark(request: HttpRequest) -> str:
     return static("img/favicon.svg")
+
+
+def name(request: HttpRequest) -> str:
+    return site.name()
 
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:

@@ -82,7 +82,8 @@ class TenantAdmin(plain.TenantAdmin):
     def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
         own = ("name", "slug", "owner_email", "accent", "default_model", "allowed_models")
         others = tuple(name for name in plain.TenantAdmin.fields if name not in own)
-        return tuple(name for name in (*own, *others) if obj is None or name != "owner_email")
+        hidden = "created_at" if obj is None else "owner_email"
+        return tuple(name for name in (*own, *others) if name != hidden)
 
     def get_inlines(self, request: HttpRequest, obj: Tenant | None) -> tuple[Any, ...]:
         return () if obj is None else tuple(self.inlines)

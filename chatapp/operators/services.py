@@ -92,7 +92,8 @@ def set_up(
         team = None
         if tenant_name.strip() or tenant_slug.strip() or owner_email.strip():
             team = _make(actor, tenant_name, tenant_slug, owner_email or email, {})
-    return SetUp(user, _tell(team) if team else None)
+    # Who sits at the page need not be told by mail.
+    return SetUp(user, _tell(team) if team and team.owner != user else team)
 
 
 def create_tenant(

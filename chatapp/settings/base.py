@@ -273,8 +273,8 @@ CELERY_BEAT_SCHEDULE = {
 }
 
 UNFOLD = {
-    "SITE_TITLE": "Octavo",
-    "SITE_HEADER": "Octavo",
+    "SITE_TITLE": "chatapp.dashboard.theme.name",
+    "SITE_HEADER": "chatapp.dashboard.theme.name",
     "SITE_SUBHEADER": "Operators",
     "SHOW_HISTORY": True,
     "SITE_ICON": "chatapp.dashboard.theme.mark",

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.api.conftest import ENDS, Browser, Socket, rows, text_of
-from tests.stack import ROOT, Stack
+from tests.stack import ROOT, Stack, wait_for
 
 SHORT = {"temperature": 0, "max_tokens": 4}
 LONG = {"temperature": 0, "max_tokens": 2048, "ignore_eos": True}
@@ -303,6 +303,37 @@ def test_suspension_ends_the_sockets_and_the_session_in_that_team_and_in_no_othe
         there,
     )
     stack.wait_idle()
+
+
+def test_a_suspended_team_is_out_within_two_seconds_and_stops_being_answered(
+    stack: Stack, open_socket: Any, browser: Any
+) -> None:
+    """P12, for all of a team at once."""
+    slug = stack.demo["tenants"][1]["slug"]
+    change = "from chatapp.operators import services; from chatapp.tenants.models import Tenant; "
+    change += "from chatapp.accounts.models import User; by = User.objects.get(is_superuser=True); "
+    change += f"services.{{verb}}_tenant(by=by, tenant=Tenant.objects.get(slug='{slug}'))"
+    member = browser(1, "member")
+    try:
+        with member.open(slug) as session, open_socket(stack.key(1)) as keyed, open_socket(stack.key(0)) as other:
+            assert session.create(input="Tell me a long story.", params={"temperature": 0, "max_tokens": 1500})
+            assert keyed.create(input=[{"role": "user", "content": "A long story!"}], params=LONG)
+            manage(stack, change.format(verb="suspend"))
+            left = time.monotonic()
+            assert session.closed() == keyed.closed() == 4440
+            assert time.monotonic() - left < 2.5
+            wait_for(lambda: stack.running() == 0, 15)
+            other.send(type="ping")
+            assert other.read()["type"] == "pong"
+        assert member.http.get(f"/t/{slug}/").status_code == 404
+        with open_socket(stack.key(1)) as keyed:
+            assert keyed.closed() == 4401
+        with member.open(slug) as session:
+            assert session.closed() == 4403
+    finally:
+        manage(stack, change.format(verb="resume"))
+    with open_socket(stack.key(1)) as keyed:
+        assert text_of(keyed.answer(input="Say hello.", params=SHORT))
 
 
 def test_a_key_that_may_not_send_system_messages_is_told_so(stack: Stack, open_socket: Any) -> None:
