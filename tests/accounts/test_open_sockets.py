@@ -29,8 +29,6 @@ def test_revoking_a_session_ends_its_open_sockets_within_two_seconds(
     here, there = two
     slug = stack.demo["tenants"][TEAM]["slug"]
     with there.open(slug) as theirs, here.open(slug) as mine:
-        for socket in (theirs, mine):
-            assert socket.read()["type"] == "session.created"
         page = here.http.get("/accounts/sessions/").text
         newest = max(int(found) for found in re.findall(r'name="session" value="(\d+)"', page))
         began = time.monotonic()
