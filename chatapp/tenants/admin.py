@@ -58,7 +58,21 @@ class ApiKeyForm(forms.ModelForm):
         fields = ("tenant", "name", "scopes")
 
     def clean_scopes(self) -> list[str]:
-        return [scope for scope in KeyScope.values if scope in self.cleaned_data["scopes"]]
+        wanted = self.cleaned_data["scopes"]
+        if KeyScope.SYSTEM in wanted and KeyScope.CHAT not in wanted:
+            raise forms.ValidationError("A system message of one's own needs the scope chat as well.")
+        return [scope for scope in KeyScope.values if scope in wanted]
+
+    def clean(self) -> dict[str, Any]:
+        data: dict[str, Any] = super().clean() or {}
+        tenant = data.get("tenant") or (self.instance.tenant if self.instance.tenant_id else None)
+        in_use = ApiKey.objects.filter(
+            tenant=tenant, name__iexact=data.get("name", ""), revoked_at=None, replaced_at=None
+        )
+        counts = self.instance.revoked_at is None and self.instance.replaced_at is None
+        if tenant is not None and counts and in_use.exclude(pk=self.instance.pk).exists():
+            self.add_error("name", "Another key of this team is called that already.")
+        return data
 
 
 @admin.register(ApiKey)

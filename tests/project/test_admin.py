@@ -8,6 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from chatapp.accounts.models import User
+from chatapp.audit.models import AuditEntry
 from chatapp.chat import services
 from chatapp.tenants.models import ApiKey, Tenant
 from tests.chat.conftest import Team
@@ -96,3 +97,29 @@ def test_a_tenant_can_be_deleted_with_all_that_it_owns(team: Team, strangers: Te
     team.tenant.delete()
     assert [t.slug for t in Tenant.objects.all()] == ["other"]
     assert Tenant.objects.get().conversations.count() == 1
+
+
+def test_what_an_operator_does_to_keys_is_told_in_the_teams_log_and_mistakes_are_told(
+    operator: Client, team: Team
+) -> None:
+    add = reverse("admin:tenants_apikey_add")
+    data = {"tenant": str(team.tenant.pk), "name": "For the website", "scopes": ["chat", "usage"]}
+    assert operator.post(add, data).status_code == 302
+    key = ApiKey.objects.get(name="For the website")
+    for wrong in (
+        {"name": "for the WEBSITE"},
+        {"name": ""},
+        {"scopes": []},
+        {"scopes": ["root"]},
+        {"scopes": ["system"]},
+    ):
+        assert operator.post(add, {**data, "name": "Another", **wrong}).status_code == 200, wrong
+    change = reverse("admin:tenants_apikey_change", args=[key.pk])
+    assert operator.post(change, {"name": "Website", "scopes": ["chat"]}).status_code == 302
+    action = {"action": "revoke", "_selected_action": [str(key.pk)]}
+    operator.post(reverse("admin:tenants_apikey_changelist"), action)
+    key.refresh_from_db()
+    assert (key.name, key.scopes, key.active) == ("Website", ["chat"], False)
+    entries = AuditEntry.objects.filter(tenant=team.tenant).order_by("at", "id")
+    assert [entry.action for entry in entries] == ["key.created", "key.changed", "key.revoked"]
+    assert {entry.actor_name for entry in entries} == {"operator@example.org"}
