@@ -14,6 +14,10 @@ from chatapp.tenants import invitations
 from chatapp.tenants.models import Invitation
 
 
+class NotSent(OSError):
+    """The mail server did not take it; the log of the site's mail says why."""
+
+
 @shared_task(autoretry_for=(OSError,), retry_backoff=10, retry_backoff_max=600, max_retries=8)
 def send_invitation(invitation_id: str) -> None:
     """Once for each link. What was accepted, withdrawn or expired meanwhile is not sent. SMTP's errors are OSErrors."""
@@ -29,5 +33,6 @@ def send_invitation(invitation_id: str) -> None:
         # A subject is one line whatever a team calls itself.
         subject = " ".join(f"{invitation.inviter} invites you to {invitation.tenant.name}".split())
         text = render_to_string("tenant/invitation.txt", context)
-        send_mail(subject, text, None, [invitation.email])
+        if not send_mail(subject, text, None, [invitation.email]):
+            raise NotSent
         Invitation.objects.filter(pk=invitation.pk, nonce=invitation.nonce).update(mailed_at=timezone.now())

@@ -372,6 +372,18 @@ def test_without_a_broker_the_invitation_stands_and_says_that_no_mail_has_left(
     assert invitations.open_link(invitations.token(invitation)) == invitation
 
 
+@pytest.mark.usefixtures("by_mail")
+def test_a_mail_that_the_server_did_not_take_is_tried_again_and_not_called_sent(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invitation = one(team)
+    monkeypatch.setattr("django.core.mail.backends.locmem.EmailBackend.send_messages", lambda *_: 0)
+    with pytest.raises(tasks.NotSent):
+        tasks.send_invitation(str(invitation.pk))
+    invitation.refresh_from_db()
+    assert invitation.mailed_at is None
+
+
 @pytest.fixture
 def emptied(transactional_db: None) -> Iterator[None]:
     """After a test with real transactions the database is emptied by row; the log's rows have to be let go first."""
