@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,10 +24,13 @@ from chatapp.chat import used
 from chatapp.chat.models import Conversation, Generation, Message, MessageStatus, State
 from chatapp.ids import parse_id
 from chatapp.limits import budget
+from chatapp.limits.models import Reservation
 from chatapp.logs import cause
 from chatapp.scope import unscoped
 from chatapp.streaming import finished
 from chatapp.streaming.finished import Entry
+from chatapp.usage.models import Kind
+from chatapp.usage.services import Ended
 from chatapp.usage.services import record as record_usage
 from engine.protocol import AnyEvent, Delta, Started, Terminal, Usage
 
@@ -82,9 +86,7 @@ def record(generation_id: str) -> bool:
     key = parse_id(generation_id)
     generation = Generation.objects.filter(pk=key).first()
     if generation is None:
-        # Deleted meanwhile: there is nothing to keep, but what it used has been used.
-        answer = rebuild(finished.read_log(generation_id))
-        budget.settle(key, tokens=answer.prompt_tokens + answer.completion_tokens)
+        _write_deleted(key, rebuild(finished.read_log(generation_id)))
         return True
     if not generation.unfinished:
         return True
@@ -121,6 +123,35 @@ def write(generation: Generation, answer: Answer, state: State) -> bool:
         Message.objects.filter(pk=row.message_id).update(text=answer.text, status=status)
         Conversation.objects.filter(generations=row).update(updated_at=row.ended_at)
     return True
+
+
+@transaction.atomic
+def _write_deleted(key: uuid.UUID, answer: Answer) -> None:
+    """Deleted while it ran: there is nothing to keep, but what it used has been used. Its reservation says whose."""
+    held = Reservation.objects.select_for_update().filter(pk=key).first()
+    if held is None:
+        return
+    tokens = answer.prompt_tokens + answer.completion_tokens
+    if tokens:
+        state = str(type(answer.terminal).__struct_config__.tag) if answer.terminal else State.INTERRUPTED
+        record_usage(
+            ended=Ended(
+                tenant_id=held.tenant_id,
+                generation_id=key,
+                at=held.created_at,
+                ended_at=timezone.now(),
+                kind=Kind.API if held.subject.startswith("key:") else Kind.CHAT,
+                principal=held.subject,
+                principal_name=used.name(held.subject),
+                model="",
+                state=state,
+                prompt_tokens=answer.prompt_tokens,
+                cached_tokens=answer.cached_tokens,
+                output_tokens=answer.completion_tokens,
+                timing=answer.timing,
+            )
+        )
+    budget.settle(key, tokens=tokens)
 
 
 class Recorder:

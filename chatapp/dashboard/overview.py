@@ -7,7 +7,8 @@ from django.utils import timezone
 
 from chatapp.chat.selectors import running
 from chatapp.dashboard.charts import chart
-from chatapp.dashboard.usage import COOKIE, day_label, reader_zone
+from chatapp.dashboard.usage import day_label
+from chatapp.dashboard.zones import COOKIE, reader_zone
 from chatapp.tenants import nav
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import index, page, tenant_page

@@ -1,6 +1,6 @@
 """Usage as pages: the team's for those who may read it, and everybody's own. Figures come from roll-ups only.
 
-Days are those of the reader's zone: the browser names it in a cookie (static/js/zone.js), `zone` in the address comes
+Days are those of the reader's zone: a cookie names it (chatapp.dashboard.zones), and `zone` in the address comes
 before it, so that an address that is passed on shows the same days. Without both it is UTC.
 """
 
@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
 
 from chatapp.dashboard.charts import chart
+from chatapp.dashboard.zones import COOKIE, reader_zone
 from chatapp.downloads import download
 from chatapp.errors import BadInput, Refusal
 from chatapp.tenants.access import Access
@@ -25,7 +26,6 @@ from chatapp.usage import export, periods, selectors
 from chatapp.usage.periods import Period
 from chatapp.usage.selectors import Figures, GroupBy
 
-COOKIE = "octavo_zone"
 PAGE = 50
 GROUPS = {
     GroupBy.DAY: "Days",
@@ -46,8 +46,8 @@ KEPT = ("period", "from", "to", "zone", "principal", "assistant", "model", "kind
 NARROWING = ("principal", "assistant", "model", "kind")
 
 
-def reader_zone(request: HttpRequest) -> ZoneInfo:
-    return periods.zone_of(request.GET.get("zone")) or periods.zone_of(request.COOKIES.get(COOKIE)) or ZoneInfo("UTC")
+def zone_of(request: HttpRequest) -> ZoneInfo:
+    return periods.zone_of(request.GET.get("zone")) or reader_zone(request)
 
 
 @tenant_page(Permission.READ_USAGE)
@@ -121,7 +121,7 @@ def _usage(request: HttpRequest, access: Access, refusal: Refusal | None = None)
 def _asked(request: HttpRequest) -> tuple[Period, dict[str, str]]:
     if request.GET.get("zone") and periods.zone_of(request.GET["zone"]) is None:
         raise BadInput("This time zone is unknown; use one like Europe/Berlin.", param="zone")
-    period = periods.period_of(request.GET, now=timezone.now(), zone=reader_zone(request))
+    period = periods.period_of(request.GET, now=timezone.now(), zone=zone_of(request))
     return period, selectors.filters_of(request.GET)
 
 
@@ -173,7 +173,7 @@ def _choice(request: HttpRequest, chosen: str) -> dict[str, Any]:
 
 def _refused(request: HttpRequest, refusal: Refusal, context: dict[str, Any]) -> dict[str, Any]:
     """The page with what was typed and the reason, and no figures: none would be those that were asked for."""
-    return {**context, **_choice(request, "custom"), "refusal": refusal, "zone": reader_zone(request).key}
+    return {**context, **_choice(request, "custom"), "refusal": refusal, "zone": zone_of(request).key}
 
 
 def _row(request: HttpRequest, by: GroupBy, figures: Figures, most: int) -> dict[str, Any]:

@@ -267,6 +267,7 @@ CELERY_BEAT_SCHEDULE = {
     "readings": {"task": "chatapp.audit.tasks.end_expired_readings", "schedule": 15.0, "options": {"expires": 15.0}},
     "reap": {"task": "chatapp.chat.tasks.reap", "schedule": 5.0, "options": {"expires": 5.0}},
     "usage": {"task": "chatapp.usage.tasks.roll_up", "schedule": 60.0, "options": {"expires": 60.0}},
+    "budgets": {"task": "chatapp.usage.tasks.reconcile_budgets", "schedule": crontab(hour=3, minute=17)},
     "release-expired": {"task": "chatapp.limits.tasks.release_expired", "schedule": 60.0, "options": {"expires": 60.0}},
     "tend-data": {"task": "chatapp.data.tasks.tend", "schedule": 15.0, "options": {"expires": 15.0}},
     "retention": {"task": "chatapp.data.tasks.apply_retention", "schedule": crontab(hour="2", minute="20")},

@@ -1,9 +1,9 @@
 """Histograms of times that can be added up: percentiles over any hours, people or models, without the single times.
 
-Bucket 0 holds times under 100 microseconds; bucket i those from 100 us * 2**((i-1)/4) to 100 us * 2**(i/4); the last
-one is open. A percentile is told as the geometric middle of its bucket, so it is at most 9 % off (2**(1/8) - 1) between
-100 us and 19 minutes. Kept as JSON, {"bucket": count} with the buckets that hold something: adding is exact and does
-not depend on the order.
+Bucket 0 holds times under 100 microseconds; bucket i those from 100 us * 2**((i-1)/8) to 100 us * 2**(i/8); the last
+one is open. A percentile is told as the geometric middle of its bucket, so it is at most 4.5 % off (2**(1/16) - 1)
+between 100 us and 20 minutes. Kept as JSON, {"bucket": count} with the buckets that hold something: adding is exact and
+does not depend on the order.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping
 
 FIRST_US = 100
-PER_DOUBLING = 4
-BUCKETS = 95
+PER_DOUBLING = 8
+BUCKETS = 190
 RELATIVE_ERROR = 2 ** (1 / (2 * PER_DOUBLING)) - 1
 
 Histogram = dict[str, int]

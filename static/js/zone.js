@@ -1,13 +1,10 @@
-/* Tells the server the reader's time zone, by a cookie: pages with days are made there. A page that was made in another
-   zone is asked for again, once, unless its address names the zone. */
+/* A page with days is made in the zone that the cookie names (admin.js keeps it). One that was made in another zone than
+   the reader's, as the first of all is, is asked for again, once, unless its address names the zone. */
 
-const COOKIE = "octavo_zone";
 const made = document.querySelector("meta[name=octavo-zone]");
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "";
+const kept = document.cookie.split("; ").includes(`zone=${zone}`);
 
-if (made && /^[\w+/-]{1,64}$/.test(zone) && made.dataset.cookie !== zone) {
-  const secure = location.protocol === "https:" ? "; secure" : "";
-  document.cookie = `${COOKIE}=${zone}; path=/; max-age=31536000; samesite=lax${secure}`;
-  const kept = document.cookie.split("; ").includes(`${COOKIE}=${zone}`);
-  if (kept && made.content !== zone && !("given" in made.dataset)) location.reload();
+if (made && zone && kept && made.dataset.cookie !== zone && made.content !== zone && !("given" in made.dataset)) {
+  location.reload();
 }

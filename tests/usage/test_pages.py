@@ -76,13 +76,13 @@ def test_days_are_the_readers_by_cookie_and_by_address(team: Team) -> None:
         return body(owner.get(USAGE, {"period": "today", **params}))
 
     assert "333,333" in today()
-    owner.cookies["octavo_zone"] = "Europe/Berlin"
+    owner.cookies["zone"] = "Europe/Berlin"
     assert "222,222" in today()
     assert "333,333" not in today()
     assert "333,333" in today(zone="America/Los_Angeles"), "the address comes before the cookie"
-    owner.cookies["octavo_zone"] = "Asia/Kolkata"
+    owner.cookies["zone"] = "Asia/Kolkata"
     assert "days begin at 00:30 here" in today()
-    owner.cookies["octavo_zone"] = "../../etc/passwd"
+    owner.cookies["zone"] = "../../etc/passwd"
     assert "Days are those of UTC" in today()
 
 

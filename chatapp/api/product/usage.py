@@ -101,7 +101,7 @@ def usage(
 ) -> Any:
     """Sums of a period and of its groups: by day or hour in their order, by everything else most tokens first.
 
-    `next` is the cursor of the following page. Percentiles are at most 9 % off.
+    `next` is the cursor of the following page. Percentiles are at most 4.5 % off.
     """
     access: Access = request.auth  # type: ignore[attr-defined]
     period, filters = asked.read()
