@@ -231,9 +231,3 @@ def name_of(tenant_id: uuid.UUID, filters: Mapping[str, str]) -> str:
             hours = UsageHour.objects.filter(tenant_id=tenant_id, **{column: filters[column]})
             return hours.order_by("-at").values_list(named, flat=True).first() or filters[column]
     return filters.get("model") or filters.get("kind") or ""
-
-
-def as_of(tenant_id: uuid.UUID) -> datetime | None:
-    """The oldest row that roll-ups do not hold yet; None when they hold all."""
-    waiting = UsageRow.objects.filter(tenant_id=tenant_id, pending=True).order_by("at")
-    return waiting.values_list("at", flat=True).first()
