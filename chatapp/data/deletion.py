@@ -79,6 +79,19 @@ def undo_deletion(*, deletion: Deletion, actor: Actor) -> Deletion:
     return deletion
 
 
+def begin_now(*, deletion: Deletion, actor: Actor) -> Deletion:
+    """An operator does not wait for the end of the grace period. Raises Conflict for one that does not wait."""
+    with tenant_scope(deletion.tenant_id), transaction.atomic():
+        waiting = Deletion.objects.filter(pk=deletion.pk, state=DeletionState.WAITING)
+        if not waiting.update(due_at=timezone.now()):
+            raise Conflict("This deletion does not wait for anything.", code="deletion_running")
+        tenant = Tenant.objects.get(pk=deletion.tenant_id)
+        record("tenant.deletion_begun", actor=actor, tenant=tenant, on=tenant)
+    transaction.on_commit(lambda: start(deletion))
+    deletion.refresh_from_db()
+    return deletion
+
+
 def undo_own_deletion(*, user: User, deletion_id: object) -> Deletion:
     """Any owner of the team may. Raises NotFound, Conflict."""
     for deletion in deletions_of(user):

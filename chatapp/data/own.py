@@ -31,6 +31,7 @@ from chatapp.scope import unscoped
 from chatapp.streaming import cancel, traces
 from chatapp.tenants.models import Membership, Tenant
 from chatapp.tenants.permissions import Role
+from chatapp.usage import services as usage
 from engine import protocol
 
 log = structlog.get_logger(__name__)
@@ -118,6 +119,7 @@ def _erase_person(leaving: Leaving) -> None:
             principal=NOBODY, idempotency_key=None, digest="", error_message="", request=None
         )
     with transaction.atomic():
+        usage.forget(principal=principal)
         erase(User, [user.pk])
     try:
         traces.forget_generations(ids)

@@ -35,12 +35,13 @@ from django.utils import timezone
 from chatapp.audit.models import AuditEntry, AuditPurge
 from chatapp.audit.services import record
 from chatapp.chat import recorder
-from chatapp.chat.models import UNFINISHED, Generation, State
+from chatapp.chat.models import UNFINISHED, Conversation, Generation, State
 from chatapp.data import exports
 from chatapp.data.models import Deletion, DeletionState, Export
 from chatapp.data.rows import BATCH, batches, erase, owned_models
 from chatapp.ids import parse_id
 from chatapp.logs import cause
+from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.scope import tenant_scope, unscoped
 from chatapp.streaming import cancel, finished, forgetting, traces
 from chatapp.tenants.models import ApiKey, Membership, Tenant
@@ -173,10 +174,11 @@ def _engines(deletion: Deletion) -> None:
 
 def _redis(deletion: Deletion) -> None:
     with tenant_scope(deletion.tenant_id):
-        keys = [str(key) for key in ApiKey.objects.values_list("pk", flat=True)]
-        if keys:
-            _note(deletion, "api_keys", keys)
-        removed = traces.remove(str(deletion.tenant_id), keys, _generations, _caches())
+        named = [ApiKey, SystemPrompt, PromptVersion, Conversation]
+        ids = [str(key) for model in named for key in model._default_manager.values_list("pk", flat=True)]
+        if ids:  # none are left in a second round
+            _note(deletion, "ids", ids)
+        removed = traces.remove(str(deletion.tenant_id), deletion.report.get("ids", []), _generations, _caches())
     _note(deletion, "redis_removed", deletion.report.get("redis_removed", 0) + removed)
 
 
@@ -233,7 +235,7 @@ def _leftovers(deletion: Deletion) -> None:
     _engines(deletion)
     _files(deletion)
     with tenant_scope(deletion.tenant_id):
-        traces.remove(str(deletion.tenant_id), deletion.report.get("api_keys", []), _generations, _caches())
+        traces.remove(str(deletion.tenant_id), deletion.report.get("ids", []), _generations, _caches())
 
 
 def _compact(deletion: Deletion) -> None:
@@ -267,7 +269,7 @@ def _verify(deletion: Deletion) -> None:
             found[f"table {model._meta.db_table}"] = model._default_manager.count()
         found["table tenants_tenant"] = Tenant.objects.filter(pk=deletion.tenant_id).count()
         found["redis"] = traces.remaining(
-            str(deletion.tenant_id), deletion.report.get("api_keys", []), _generations, _caches()
+            str(deletion.tenant_id), deletion.report.get("ids", []), _generations, _caches()
         )
     found["files"] = len(_team_files(deletion))
     found["workers that did not answer"] = len(deletion.report.get("engines", {}).get("did_not_answer", []))
@@ -280,7 +282,7 @@ def _verify(deletion: Deletion) -> None:
         log.warning("deletion.again", deletion=str(deletion.pk), left=left)
         _enter(deletion, FIRST)
         raise NotYet
-    deletion.report.pop("api_keys", None)
+    deletion.report.pop("ids", None)
     deletion.state = DeletionState.FAILED if left else DeletionState.DONE
     deletion.finished_at = timezone.now()
     deletion.error = f"still there: {', '.join(left)}"[:200] if left else ""

@@ -24,6 +24,7 @@ from chatapp.scope import tenant_scope, unscoped
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
 from chatapp.tenants.permissions import Permission
+from chatapp.usage.services import delete_rows_before
 
 log = structlog.get_logger(__name__)
 
@@ -158,6 +159,8 @@ def sweep(tenant: Tenant) -> Sweep:
             with transaction.atomic():
                 erase(Generation, keys)
                 Sweep.objects.filter(pk=run.pk).update(usage_rows=F("usage_rows") + len(keys))
+        gone = delete_rows_before(tenant_id=tenant.pk, before=now - timedelta(days=rule.usage_days))
+        Sweep.objects.filter(pk=run.pk).update(usage_rows=F("usage_rows") + gone)
         return _finish(run, tenant)
 
 

@@ -6,6 +6,7 @@ Sets, hashes and sorted sets that many share lose the tenant's members. Looks at
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -19,14 +20,17 @@ STREAMS = (protocol.FINISHED, "octavo:finished:aside")
 REQUEST = protocol.request_key("")
 LOG = protocol.generation_key("")
 REWRITE_S = 60.0
+# An id in the name of a key, with its hyphens or without.
+ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}")
 
 
 def remove(
     tenant: str, others: Collection[str], owns: Callable[[list[str]], Collection[str]], caches: Collection[Any] = ()
 ) -> int:
-    """Remove all of it; how much that was. `others`: ids that only this tenant's keys can carry, as its API keys'.
+    """Remove all of it; how much that was.
 
-    `owns(ids)`: which of these generations are the tenant's, where Redis does not say so any more.
+    `others`: ids that only this tenant's keys can carry, as those of its API keys and prompts. `owns(ids)`:
+    which of these generations are the tenant's, where Redis does not say so any more.
     """
     client = connection.sync_redis()
     removed = 0
@@ -99,7 +103,7 @@ def _wait(client: Any, *flags: str) -> None:
 def _owned_keys(
     client: Any, tenant: str, others: Collection[str], owns: Callable[[list[str]], Collection[str]]
 ) -> Iterator[list[bytes]]:
-    needles = [tenant, tenant.replace("-", ""), *others]
+    needles = _spellings({tenant, *others})
     batch: list[bytes] = []
     for name in client.scan_iter(match="*", count=COUNT):
         batch.append(name)
@@ -111,13 +115,13 @@ def _owned_keys(
 
 
 def _ours(
-    client: Any, names: list[bytes], tenant: str, needles: list[str], owns: Callable[[list[str]], Collection[str]]
+    client: Any, names: list[bytes], tenant: str, needles: set[str], owns: Callable[[list[str]], Collection[str]]
 ) -> list[bytes]:
     found: set[bytes] = set()
     ids: dict[str, list[bytes]] = {}
     for name in names:
         text = name.decode(errors="replace")
-        if any(needle in text for needle in needles):
+        if not needles.isdisjoint(ID.findall(text)):
             found.add(name)
         elif text.startswith((REQUEST, LOG)):
             ids.setdefault(text.rpartition(":")[2], []).append(name)
@@ -152,7 +156,16 @@ def _entries(client: Any, tenant: str) -> Iterator[tuple[str, bytes]]:
                 yield stream, entry
 
 
-def _named(client: Any, needles: Collection[str]) -> Iterator[list[bytes]]:
-    batch = [name for name in client.scan_iter(count=COUNT) if any(n in name.decode(errors="replace") for n in needles)]
+def _named(client: Any, ids: Collection[str]) -> Iterator[list[bytes]]:
+    needles = _spellings(ids)
+    batch = [
+        name
+        for name in client.scan_iter(count=COUNT)
+        if not needles.isdisjoint(ID.findall(name.decode(errors="replace")))
+    ]
     if batch:
         yield batch
+
+
+def _spellings(ids: Collection[str]) -> set[str]:
+    return {spelt for name in ids for spelt in (name, name.replace("-", ""))}

@@ -259,19 +259,29 @@ def test_the_page_says_why_the_log_keeps_a_name(team: Team) -> None:
     assert "audit logs keep your address" in html
 
 
-def test_operators_delete_teams_by_the_job_and_never_the_bare_row(team: Team, sent: Sent) -> None:
+def test_operators_undo_a_deletion_or_begin_it_before_its_time_and_never_delete_the_bare_row(
+    team: Team, sent: Sent
+) -> None:
+    from chatapp.audit.services import operator as acting
+    from chatapp.data.deletion import request_deletion
+
     operator = User.objects.create_superuser("op@octavo.test", "a password")
     client = Client()
     client.force_login(operator, backend="django.contrib.auth.backends.ModelBackend")
-    assert client.get(f"/admin/tenants/tenant/{team.tenant.pk}/delete/").status_code == 403
-    chosen = {"action": "delete_with_grace", "_selected_action": [str(team.tenant.pk)]}
-    assert client.post("/admin/tenants/tenant/", chosen).status_code == 302
-    deletion = Deletion.objects.get()
+    chosen = {"action": "delete_selected", "_selected_action": [str(team.tenant.pk)], "post": "yes"}
+    client.post("/admin/tenants/tenant/", chosen)
+    assert Tenant.objects.filter(pk=team.tenant.pk).exists()
+    deletion = request_deletion(tenant=team.tenant, actor=acting(operator))
     assert (deletion.actor_kind, deletion.actor_name, deletion.state) == ("operator", "op@octavo.test", "waiting")
     assert client.get("/admin/data/deletion/").status_code == 200
     assert client.get(f"/admin/data/deletion/{deletion.pk}/change/").status_code == 200
     client.post("/admin/data/deletion/", {"action": "undo", "_selected_action": [str(deletion.pk)]})
     team.tenant.refresh_from_db()
     assert team.tenant.suspended_at is None
-    client.post("/admin/tenants/tenant/", {**chosen, "action": "delete_now"})
-    assert len(sent.calls) == 1
+    again = request_deletion(tenant=team.tenant, actor=acting(operator))
+    for _ in range(2):
+        client.post("/admin/data/deletion/", {"action": "begin", "_selected_action": [str(again.pk)]})
+        client.post("/admin/data/deletion/", {"action": "begin", "_selected_action": [str(deletion.pk)]})
+    assert {args for _, args in sent.calls} == {(str(again.pk),)}
+    again.refresh_from_db()
+    assert again.due_at <= timezone.now()
