@@ -1,5 +1,7 @@
-"""Deletions of teams in the operators' admin: watched, undone, begun before their time; their reports. A team's own page
-in the admin (chatapp.operators) asks for one."""
+"""Deletions of teams in the operators' admin: watched, undone, begun before their time; their reports.
+
+A team's own page there (chatapp.operators) asks for one.
+"""
 
 from __future__ import annotations
 
