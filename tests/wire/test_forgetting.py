@@ -41,7 +41,7 @@ async def test_a_forgotten_tenant_is_gone_from_pool_pins_and_disk_while_another_
     assert store is not None
     assert not [path for path in store.folder.iterdir() if path.name.startswith(protocol.owner_tag("gone"))]
     assert isinstance((await answer_of(other.id))[-1], protocol.Finished)
-    assert served.worker._pinned == {"other": "v-other"}
+    assert served.worker.prompts.pinned == {"other": "v-other"}
 
     late = question("gone", 4)
     submit.enqueue(late)  # one that was on its way
