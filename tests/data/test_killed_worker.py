@@ -51,10 +51,10 @@ def start(redis_url: str, data_folder: Path) -> Iterator[Callable[[], subprocess
             "-A",
             "chatapp.celery",
             "worker",
-            "--queues",
-            "jobs",
             "--pool",
-            "solo",
+            "threads",
+            "--concurrency",
+            "4",
         ]
         started.append(
             subprocess.Popen(
@@ -90,7 +90,7 @@ def test_an_export_whose_worker_is_killed_is_made_by_the_next_and_leaves_no_half
     celery = Celery("test", broker=broker, broker_transport_options=options, set_as_current=False)
 
     def send(export: Export) -> None:
-        celery.send_task("chatapp.data.tasks.export", ["team", str(export.pk)], queue="jobs")
+        celery.send_task("chatapp.data.tasks.export", ["team", str(export.pk)])
 
     export = request_export(access=team.owner)
     send(export)

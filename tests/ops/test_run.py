@@ -114,8 +114,7 @@ def test_it_gets_ready_writes_the_demo_file_and_ctrl_c_leaves_nothing_running(oc
 
 
 def test_what_dies_is_started_again(octavo: Octavo) -> None:
-    celery = ("worker --pool solo", "worker --queues jobs", "chatapp.celery beat")
-    parts = ("engine.worker", "daphne", "manage.py recorder", *celery)
+    parts = ("engine.worker", "daphne", "manage.py recorder", "chatapp.celery worker", "chatapp.celery beat")
     before = {words: octavo.part(words) for words in parts}
     for victim in before.values():
         assert victim is not None
