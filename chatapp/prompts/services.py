@@ -29,6 +29,7 @@ from chatapp.prompts.models import (
     SystemPrompt,
 )
 from chatapp.prompts.text import clean_line, clean_text, is_blank
+from chatapp.streaming.connection import sync_redis
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
 from chatapp.tenants.permissions import Permission
@@ -333,6 +334,7 @@ def _release(tenant: Tenant, assistant: SystemPrompt) -> None:
 def _later(task: Any, *ids: str) -> None:
     """Hand it to Celery. Without a broker the action is done nevertheless: the engines find out when they are asked."""
     try:
+        sync_redis().ping()  # the broker is the same server, and Celery would try for six seconds to reach it
         task.apply_async(ids, retry=False)
     except Exception as error:  # kombu's and redis's errors have no common base but this
         log.warning("prompt.task_not_sent", task=task.name, error=type(error).__name__)

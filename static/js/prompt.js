@@ -99,20 +99,16 @@ class Draft {
   }
 
   /** Somebody else was faster: nothing is sent any more until the reader has decided. */
-  async #tell(error) {
+  #tell(error) {
     this.blocked = true;
     this.conflict.hidden = false;
-    const over = Object.assign(document.createElement("button"), {
-      type: "button",
+    // The server answers this with what mine would change of theirs.
+    const compare = Object.assign(document.createElement("button"), {
+      type: "submit",
+      name: "action",
+      value: "save",
       className: "button small",
-      textContent: "Save mine over it",
-    });
-    over.addEventListener("click", async () => {
-      const theirs = await call("GET", `/${page.assistant}/draft`);
-      this.revision.value = theirs?.revision ?? 0;
-      this.blocked = false;
-      this.conflict.hidden = true;
-      this.save().catch(() => {});
+      textContent: "See the difference",
     });
     const take = Object.assign(document.createElement("a"), {
       href: location.pathname,
@@ -121,7 +117,7 @@ class Draft {
     });
     take.addEventListener("click", () => (this.leaving = true));
     const said = Object.assign(document.createElement("span"), { className: "notice-text", textContent: error.message });
-    this.conflict.replaceChildren(said, over, take);
+    this.conflict.replaceChildren(said, compare, take);
   }
 }
 
