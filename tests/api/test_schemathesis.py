@@ -29,7 +29,7 @@ __all__ = ["server", "strangers", "team"]
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-EXAMPLES = 40
+EXAMPLES = 25
 
 
 def document() -> dict[str, Any]:
