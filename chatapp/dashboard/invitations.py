@@ -18,7 +18,7 @@ from chatapp.accounts.models import User
 from chatapp.errors import Conflict, Forbidden, NotFound, Refusal
 from chatapp.site.selectors import mail_is_set_up
 from chatapp.tenants import addresses, invitations, selectors
-from chatapp.tenants.access import Access, NoAccess, access_for_user
+from chatapp.tenants.access import Access, MfaRequired, NoAccess, access_for_user
 from chatapp.tenants.invitations import LinkOver, LinkState
 from chatapp.tenants.members import assignable_roles
 from chatapp.tenants.models import Invitation
@@ -217,6 +217,8 @@ def _over(request: HttpRequest, over: LinkOver) -> HttpResponse:
             access_for_user(request.user, over.tenant.slug)
         except NoAccess:
             pass
+        except MfaRequired:  # which the workspace leads on from
+            return redirect("workspace", slug=over.tenant.slug)
         else:
             return redirect("workspace", slug=over.tenant.slug)
     context = {"state": over.code, "tenant": over.tenant}

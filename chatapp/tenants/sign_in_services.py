@@ -121,6 +121,11 @@ def _distrust(tenant: Tenant, row: SignIn) -> None:
     SocialAccount.objects.filter(provider=str(row.pk)).delete()
 
 
+def forget_links(instance: SignIn, **_: Any) -> None:
+    """For the signal post_delete: a team that is gone leaves no ids of people at its service behind."""
+    SocialAccount.objects.filter(provider=str(instance.pk)).delete()
+
+
 @transaction.atomic
 def remove_service(*, access: Access) -> None:
     """People keep their accounts and memberships, and log in with a password (by reset, where they have none)."""

@@ -74,9 +74,10 @@ def activate_app(client: Client) -> str:
     """Sets up an authenticator app by the page; returns its secret."""
     import time
 
-    html = client.get("/accounts/2fa/totp/activate/").content.decode()
+    reply = client.get("/accounts/2fa/totp/activate/")
+    html = reply.content.decode()
     found = re.search(r'<code class="key">([A-Z2-7]+)</code>', html)
-    assert found, html
+    assert found, (reply.status_code, reply.headers)
     reply = client.post("/accounts/2fa/totp/activate/", {"code": code_of(found[1], time.time())})
     assert reply.status_code == 302, page_text(reply)
     return found[1]

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.django_db
 ELSEWHERE = {
     "account_confirm_email", "account_reset_password_from_key", "account_confirm_login_code", "mfa_edit_webauthn",
     "mfa_remove_webauthn", "mfa_download_recovery_codes", "oidc-login", "oidc-callback", "usersessions_revoke",
-    "mfa_trust", "account_confirm_reauthentication_code",
+    "mfa_trust", "account_confirm_reauthentication_code", "account-data", "account-export-file",
+    "account-export-progress",
 }  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def test_a_page_of_an_account_needs_a_session(name: str) -> None:
 def test_the_account_page_leads_to_all_that_can_be_changed() -> None:
     html = logged_in(person()).get("/accounts/").content.decode()
     for name in ("account_email", "account_change_password", "mfa_index", "mfa_add_webauthn", "usersessions_list",
-                 "socialaccount_connections", "account_logout"):  # fmt: skip
+                 "socialaccount_connections", "account_logout", "account-data"):  # fmt: skip
         assert f'href="{reverse(name)}"' in html, name
 
 

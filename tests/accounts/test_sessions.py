@@ -128,3 +128,18 @@ def test_a_session_from_before_sessions_were_listed_is_listed_too() -> None:
     UserSession.objects.all().delete()
     reply: Any = client.get(LIST)
     assert [place.current for place in reply.context["places"]] == [True]
+
+
+def test_a_session_is_listed_from_its_first_moment_whichever_page_began_it() -> None:
+    """Django's own login(), as the page of an invitation uses it."""
+    from allauth.usersessions.models import UserSession
+    from django.contrib.auth import login
+    from django.contrib.sessions.backends.db import SessionStore
+    from django.test import RequestFactory
+
+    request = RequestFactory().post("/", REMOTE_ADDR="192.0.2.9")
+    request.session = SessionStore()
+    user = person()
+    login(request, user, backend="django.contrib.auth.backends.ModelBackend")
+    row = UserSession.objects.get(user=user)
+    assert (row.ip, row.session_key) == ("192.0.2.9", request.session.session_key)

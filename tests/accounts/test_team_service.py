@@ -361,6 +361,24 @@ def test_a_service_that_is_not_in_use_does_not_exist(team: Team, service: SignIn
         assert Client().get(f"/accounts/oidc/{service.pk}/{path}").status_code == 404
 
 
+def test_a_team_that_is_gone_leaves_no_links(team: Team, service: SignIn) -> None:
+    arrive(service)
+    assert SocialAccount.objects.exists()
+    team.tenant.delete()
+    assert not SocialAccount.objects.exists()
+
+
+def test_who_has_nothing_here_to_prove_himself_by_can_still_set_up_a_second_factor(
+    service: SignIn, settings: Any
+) -> None:
+    """No password, no mail: coming from the team's service was the proof."""
+    settings.EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"
+    client = Client()
+    arrive(service, client)
+    activate_app(client)
+    assert client.get("/t/acme/").status_code == 200
+
+
 # --- services differ ----------------------------------------------------------------------------------------------
 
 
