@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -15,6 +16,12 @@ from tests.chat.conftest import record, server, strangers, team, worker
 from tests.operators.smtp_server import Server, running
 
 __all__ = ["record", "server", "strangers", "team", "worker"]
+
+
+@pytest.fixture(autouse=True)
+def own_mail(settings: Any) -> None:
+    """The product's own way to send mail: tests' usual outbox would count as a server that is set up."""
+    settings.EMAIL_BACKEND = "chatapp.site.mail.EmailBackend"
 
 
 @pytest.fixture
