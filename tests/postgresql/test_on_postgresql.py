@@ -26,6 +26,7 @@ LONG = (
     "tests/chat",
     "tests/prompts",
     "tests/usage",
+    "tests/limits",
     "tests/dashboard",
     "tests/project/test_admin.py",
     "tests/api/test_product_api.py",
