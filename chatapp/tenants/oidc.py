@@ -190,7 +190,8 @@ def _verified(service: SignIn, document: dict[str, Any], token: str) -> dict[str
     several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
     if (several or "azp" in claims) and claims.get("azp") != service.client_id:
         raise _untrusted(service, "authorized party")
-    if not claims["sub"] or len(str(claims["sub"])) > 191:
+    subject = str(claims["sub"] or "")
+    if not 0 < len(subject) <= 191 or not (subject.isascii() and subject.isprintable()):
         raise _untrusted(service, "subject")
     return claims
 

@@ -148,6 +148,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "from the future": ({"iat": int(time.time()) + 3600, "nbf": int(time.time()) + 3600}, "cannot be trusted"),
     "no subject": ({"sub": None}, "cannot be trusted"),
     "an empty subject": ({"sub": ""}, "cannot be trusted"),
+    "a subject that no database takes": ({"sub": "1\x007"}, "cannot be trusted"),
     "an address that is not verified": ({"email_verified": False}, "not verified there"),
     "nothing about whether it is verified": ({"email_verified": None}, "not verified there"),
     "an address of another domain": ({"email": "mira@other.example"}, "no confirmed claim on other.example"),
