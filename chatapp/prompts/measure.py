@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import redis.exceptions
 from django.conf import settings
 
+from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.selectors import kv_quota_blocks
 from chatapp.streaming.prompts import NoAnswer, NoWorker, count
 from chatapp.tenants.models import Tenant
@@ -28,7 +29,7 @@ ROOM_TOKENS = 64
 class Measure:
     """`tokens`: what is shared by all conversations: the model's opening, the platform's preamble and the text, of
     which `own_tokens` are the text's. They fill `blocks` of `block_size` slots; `unused_slots` of the last one stay
-    empty. `quota_blocks`: the tenant's share of the memory."""
+    empty. `quota_blocks`: the tenant's share of the memory; `context`: of the model, or the tenant's limit."""
 
     state: str = EXACT
     message: str = ""
@@ -55,7 +56,7 @@ class Measure:
         """Why it cannot be published, with the figures; empty when it can."""
         if self.state != EXACT or self.tokens <= self.most_tokens:
             return ""
-        limit = f"the model reads {self.context:,} tokens at once"
+        limit = f"an answer may build on {self.context:,} tokens at most, by the model's context and your team's limits"
         if self.quota_blocks * self.block_size < self.context:
             limit = f"your team's memory holds {self.quota_blocks * self.block_size:,} tokens"
         return (
@@ -70,8 +71,9 @@ def measure(tenant: Tenant, text: str) -> Measure:
     try:
         counted = count([*preamble, text], model=tenant.model)
         quota = kv_quota_blocks(tenant) or counted.tenant_blocks
+        most = limits_of_team(tenant).context_tokens or counted.context
     except NoWorker:
-        return Measure(NO_WORKER, MESSAGES[NO_WORKER].format(model=tenant.model))
+        return Measure(NO_WORKER, MESSAGES[NO_WORKER].format(model=tenant.model or "any of your team's models"))
     except (NoAnswer, redis.exceptions.RedisError):
         return Measure(NO_ANSWER, MESSAGES[NO_ANSWER])
     blocks = -(-counted.tokens // counted.block_size)
@@ -82,5 +84,5 @@ def measure(tenant: Tenant, text: str) -> Measure:
         block_size=counted.block_size,
         unused_slots=blocks * counted.block_size - counted.tokens,
         quota_blocks=quota,
-        context=counted.context,
+        context=min(counted.context, most),
     )

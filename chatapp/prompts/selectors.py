@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from chatapp.errors import NotFound
 from chatapp.ids import parse_id
+from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.streaming import workers
 from chatapp.streaming.prompts import warm_workers
@@ -88,13 +89,17 @@ def system_texts(tenant: Tenant, version: PromptVersion | None) -> list[SystemTe
 
 def models_of(tenant: Tenant) -> Collection[str]:
     """The models that the tenant's answers may come from."""
-    return {tenant.model}
+    return frozenset(tenant.models)
 
 
 def kv_quota_blocks(tenant: Tenant) -> int | None:
-    """How many blocks of an engine's pool the tenant may use: the least of its live engines; None: there is none."""
+    """How many blocks of an engine's pool the tenant may use by its plan and the engine's own setting: the least of its
+    live engines; None: there is none."""
+    share = limits_of_team(tenant).kv_share
     sizes = [
-        worker.tenant_blocks or worker.num_blocks for worker in workers.live() if worker.model in models_of(tenant)
+        min(worker.tenant_blocks or worker.num_blocks, max(1, int(worker.num_blocks * share)))
+        for worker in workers.live()
+        if worker.model in models_of(tenant)
     ]
     return min(sizes) if sizes else None
 

@@ -11,6 +11,7 @@ from django.db import DatabaseError, connection, transaction
 
 from chatapp.audit.models import AuditEntry
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound, Refusal
+from chatapp.limits.selectors import ensure, forget
 from chatapp.prompts import measure, selectors, services
 from chatapp.prompts.measure import Measure
 from chatapp.prompts.models import PromptVersion, SystemPrompt
@@ -351,6 +352,17 @@ def test_the_quota_is_the_least_of_the_teams_live_engines(team: Team) -> None:
     live_engine(team, "a")
     live_engine(team, "b", tenant_blocks=40)
     assert selectors.kv_quota_blocks(team.tenant) == 40
+    limits = ensure(team.tenant)
+    limits.kv_share = 0.25
+    limits.save()
+    forget()
+    assert selectors.kv_quota_blocks(team.tenant) == 25, "the plan's share of the smaller pool"
+
+
+def test_a_team_of_several_models_has_its_prompts_on_all_of_their_engines(team: Team, settings: Any) -> None:
+    settings.OCTAVO_MODEL_NAMES = ["one", "two", "three"]
+    team.tenant.allowed_models = ["one", "three"]
+    assert selectors.models_of(team.tenant) == {"one", "three"}
 
 
 def test_without_an_engine_the_measure_says_so(team: Team) -> None:
