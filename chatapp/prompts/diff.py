@@ -13,8 +13,11 @@ from difflib import SequenceMatcher
 
 AROUND = 3
 """Equal lines that are shown before and behind a change."""
-MOST_WORK = 1_000_000
-"""Products of lengths above this are not compared in detail: a second of a web process is the limit."""
+MOST_WORK = 50_000_000
+"""Steps of comparison, about, that a diff may cost on lines, and again on words: a second or two of a web process.
+What would take more is one replacement, or lines marked as a whole."""
+MOST_ROWS = 4000
+"""More than anybody reads; what comes behind is counted and not shown."""
 
 WORDS = re.compile(r"\w+|\s+|[^\w\s]")
 
@@ -36,7 +39,7 @@ class Side:
 @dataclass(frozen=True)
 class Row:
     """same: both sides; changed: both, with spans marked; removed: `old` only; added: `new` only; folded: `count` equal
-    lines that are not shown."""
+    lines that are not shown; cut: the last one, `count` lines more than can be shown."""
 
     kind: str
     old: Side | None = None
@@ -83,6 +86,7 @@ def diff(old: str, new: str, *, around: int | None = AROUND) -> Diff:
     before, after = old.split("\n"), new.split("\n")
     rows: list[Row] = []
     added = removed = 0
+    left_over = MOST_WORK
     for tag, i1, i2, j1, j2 in _opcodes(before, after):
         if tag == "equal":
             rows += _folded(before, i1, i2, j1, first=i1 == 0, last=i2 == len(before), around=around)
@@ -90,32 +94,40 @@ def diff(old: str, new: str, *, around: int | None = AROUND) -> Diff:
         removed, added = removed + i2 - i1, added + j2 - j1
         both = min(i2 - i1, j2 - j1)
         for n in range(both):
-            left, right = _marked(before[i1 + n], after[j1 + n])
+            words = WORDS.findall(before[i1 + n]), WORDS.findall(after[j1 + n])
+            left_over -= _work(*words)
+            left, right = _marked(*words, whole=left_over < 0)
             rows.append(Row("changed", Side(i1 + n + 1, left), Side(j1 + n + 1, right)))
         rows += [Row("removed", old=Side(i + 1, (Span(before[i]),))) for i in range(i1 + both, i2)]
         rows += [Row("added", new=Side(j + 1, (Span(after[j]),))) for j in range(j1 + both, j2)]
+    if len(rows) > MOST_ROWS:
+        rows[MOST_ROWS:] = [Row("cut", count=len(rows) - MOST_ROWS)]
     return Diff(tuple(rows), added, removed)
 
 
+def _work(before: list[str], after: list[str]) -> int:
+    """How long difflib may take at worst. It looks past what is frequent in sequences of 200 and more."""
+    shorter = min(len(before), len(after))
+    return len(before) * len(after) * shorter // (100 if len(after) >= 200 else 1)
+
+
 def _opcodes(before: list[str], after: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """As difflib's; of texts with too many lines all between the first and the last change is one replacement."""
-    if len(before) * len(after) <= MOST_WORK:
-        yield from SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-        return
-    start = next(
-        (n for n, (x, y) in enumerate(zip(before, after, strict=False)) if x != y), min(len(before), len(after))
-    )
-    most = min(len(before), len(after)) - start
+    """As difflib's; equal beginnings and ends are taken off first, and what is between may be one replacement."""
+    shorter = min(len(before), len(after))
+    start = next((n for n, (x, y) in enumerate(zip(before, after, strict=False)) if x != y), shorter)
     pairs = zip(reversed(before), reversed(after), strict=False)
-    end = min(most, next((n for n, (x, y) in enumerate(pairs) if x != y), most))
+    end = min(shorter - start, next((n for n, (x, y) in enumerate(pairs) if x != y), shorter))
     i, j = len(before) - end, len(after) - end
-    for tag, i1, i2, j1, j2 in (
-        ("equal", 0, start, 0, start),
-        ("replace", start, i, start, j),
-        ("equal", i, len(before), j, len(after)),
-    ):
-        if i1 < i2 or j1 < j2:
-            yield tag, i1, i2, j1, j2
+    if start:
+        yield "equal", 0, start, 0, start
+    old, new = before[start:i], after[start:j]
+    if _work(old, new) <= MOST_WORK:
+        for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new).get_opcodes():
+            yield tag, start + i1, start + i2, start + j1, start + j2
+    elif old or new:
+        yield "replace", start, i, start, j
+    if end:
+        yield "equal", i, len(before), j, len(after)
 
 
 def _folded(
@@ -134,13 +146,13 @@ def _folded(
         yield Row("same", Side(i1 + n + 1, spans), Side(j1 + n + 1, spans))
 
 
-def _marked(old: str, new: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    before, after = WORDS.findall(old), WORDS.findall(new)
-    if len(before) * len(after) > MOST_WORK:
-        return (Span(old, True),), (Span(new, True),)
+def _marked(before: list[str], after: list[str], *, whole: bool) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Two lines' words, with those that differ marked, or all of them."""
+    if whole:
+        return (Span("".join(before), True),), (Span("".join(after), True),)
     left: list[Span] = []
     right: list[Span] = []
-    for tag, i1, i2, j1, j2 in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, before, after).get_opcodes():
         if i1 < i2:
             left.append(Span("".join(before[i1:i2]), tag != "equal"))
         if j1 < j2:

@@ -85,8 +85,8 @@ def test_an_admin_edits_tries_publishes_compares_and_rolls_back(chat: Chat, pict
     page.get_by_role("link", name="Instructions", exact=True).click()
     assert page.locator("#id_text").input_value() == original
     page.get_by_role("link", name="Audit log").click()
-    for action in ("prompt.draft_begun", "prompt.published", "prompt.rolled_back"):
-        expect(page.get_by_role("cell", name=action).first).to_be_visible()
+    for action in ("Began a draft of a prompt", "Published a prompt", "Rolled a prompt back"):
+        expect(page.get_by_role("row").filter(has_text=action).first).to_be_visible()
 
 
 def test_two_editors_at_once_and_a_new_assistant_in_the_chat(

@@ -7,7 +7,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatapp.prompts.diff import Diff, Side, diff
+from chatapp.prompts.diff import MOST_ROWS, Diff, Side, diff
 
 TEXTS = st.lists(st.sampled_from(["", "a", "b", "a b c", "a  b", "e\u0301", "\u00e9", "x\u2028y"]), max_size=30).map(
     "\n".join
@@ -70,8 +70,12 @@ def test_the_longest_texts_take_no_more_than_a_moment() -> None:
         ("word " * 20_000, "word other " * 9_000),
         ("x\n" * 50_000, "x\ny\n" * 25_000),
         ("".join(f"{n}\n" for n in range(20_000)), "".join(f"{n * 2}\n" for n in range(16_000))),
+        ("x\n" * 900, "x\ny\n" * 450),
+        (("a b " * 24 + "\n") * 1000, ("b a c " * 16 + "\n") * 1000),
     ]
     for old, new in texts:
-        began = time.monotonic()
-        assert not diff(old, new).is_empty
-        assert time.monotonic() - began < 5
+        began = time.process_time()
+        found = diff(old, new)
+        assert not found.is_empty
+        assert len(found.unified) <= 2 * len(found.rows) <= 2 * (MOST_ROWS + 1)
+        assert time.process_time() - began < 5
