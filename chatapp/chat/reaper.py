@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from chatapp.chat import recorder
 from chatapp.chat.models import UNFINISHED, Generation, State
-from chatapp.chat.services import mark_queued
+from chatapp.chat.queueing import mark_queued
 from chatapp.limits.selectors import limits_of_team
 from chatapp.logs import cause
 from chatapp.scope import unscoped

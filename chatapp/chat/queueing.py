@@ -1,0 +1,125 @@
+"""An accepted answer's way to Redis: reserved and saved in one transaction, charged, queued, marked.
+
+Whatever stops it on the way undoes all of it, as if it had never been asked; what dies in between, the reaper finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import redis.exceptions
+import structlog
+from django.db import transaction
+
+from chatapp.chat import recorder
+from chatapp.chat.models import UNFINISHED, Generation, State
+from chatapp.errors import TooMany
+from chatapp.limits import budget
+from chatapp.limits.admission import Admission
+from chatapp.limits.budget import QuotaUsedUp, RateLimited
+from chatapp.limits.warning import note_refused
+from chatapp.streaming import finished
+from chatapp.streaming.submit import QueueFull, enqueue
+from chatapp.tenants.access import Access
+from engine import protocol
+from engine.protocol import Request
+
+log = structlog.get_logger(__name__)
+
+MOST_CAUGHT_UP = 32
+
+
+def says_length(params: Mapping[str, Any] | None) -> bool:
+    return bool(params) and params.get("max_tokens") is not None  # type: ignore[union-attr]
+
+
+def accepted(access: Access, accept: Callable[[], Generation]) -> Generation:
+    """Run the transaction that accepts a generation. Answers under way that have ended meanwhile are written first."""
+    try:
+        try:
+            return accept()
+        except RateLimited as refusal:
+            if not (refusal.under_way and _catch_up(access)):
+                raise
+            return accept()
+    except QuotaUsedUp as refusal:
+        if refusal.team:
+            note_refused(access.tenant)
+        raise
+
+
+def _catch_up(access: Access) -> int:
+    """Write those of the team's answers that have ended in Redis and not in the database yet; returns how many."""
+    unfinished = Generation.objects.filter(tenant=access.tenant, state__in=UNFINISHED).order_by("created_at")
+    written = 0
+    try:
+        for generation_id in unfinished.values_list("pk", flat=True)[:MOST_CAUGHT_UP]:
+            state = finished.state(str(generation_id))
+            if state is not None and state not in protocol.LIVE_STATES:
+                written += recorder.record(str(generation_id))
+    except redis.exceptions.RedisError:
+        return 0
+    return written
+
+
+def reserved(admission: Admission, generation: Generation, request: Request, said: bool) -> Request:
+    """The request with the length of answer that was reserved for it."""
+    longest = request.params.max_tokens
+    assert longest is not None, "answers have a length"
+    length = admission.reserve(
+        generation=generation.pk,
+        deadline=generation.deadline,
+        system=request.system,
+        messages=request.messages,
+        output_tokens=longest,
+        least_output=None if said else max(1, request.params.min_tokens),
+    )
+    if length == longest:
+        return request
+    return msgspec.structs.replace(request, params=msgspec.structs.replace(request.params, max_tokens=length))
+
+
+def queue(generation: Generation, admission: Admission) -> None:
+    """Hand it to Redis and mark the row. Without Redis the row waits for the reaper; a full queue or used up tokens of
+    this minute undo everything."""
+    assert generation.request is not None
+    try:
+        admission.charge()
+    except RateLimited:
+        _undo(generation, charged=False)
+        raise
+    generation.standings = admission.standings
+    try:
+        enqueue(protocol.decode_request(bytes(generation.request)), admission.limits.queue_length)
+    except QueueFull as full:
+        _undo(generation)
+        raise TooMany(
+            f"Your team has {full.queued} requests waiting already. Try again in {full.retry_after_s} s.",
+            retry_after_s=full.retry_after_s,
+        ) from None
+    except redis.exceptions.RedisError as error:
+        log.warning("generation.not_queued", generation=str(generation.pk), error=type(error).__name__)
+        return
+    mark_queued(generation)
+
+
+def mark_queued(generation: Generation) -> None:
+    if Generation.objects.filter(pk=generation.pk, state=State.ACCEPTED).update(state=State.QUEUED):
+        generation.state = State.QUEUED
+
+
+@transaction.atomic
+def _undo(generation: Generation, *, charged: bool = True) -> None:
+    """As if it had never been asked: the caller still has the text and is told to try again."""
+    answer, conversation = generation.message, generation.conversation
+    budget.settle(generation.pk, tokens=0, charged=charged)
+    generation.delete()
+    if answer is not None and conversation is not None:
+        question = answer.parent
+        answer.delete()
+        if question is not None:
+            question.delete()
+        if not conversation.messages.exists():
+            conversation.delete()

@@ -1,0 +1,135 @@
+"""What the engine is asked: made of what a caller sends, what the team gives, and what a conversation holds.
+
+Everything that comes from outside is checked here, each complaint with the field it is about. Salts, limits and models
+come from the Access, never from the caller's data. Knows neither Redis nor the order of things (services).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chatapp.chat.instructions import Instructions
+from chatapp.chat.models import Generation, Message, MessageStatus
+from chatapp.chat.params import sampling_params
+from chatapp.chat.text import clean
+from chatapp.errors import BadInput, NotFound
+from chatapp.limits.values import Limits
+from chatapp.tenants.access import Access
+from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
+
+MOST_MESSAGES = 2000
+
+
+def model_of(access: Access, wanted: str | None) -> str:
+    """The name of the model that is meant. Raises NotFound for what the team may not use, as for what is not there."""
+    tenant = access.tenant
+    names = tenant.models
+    if not names:
+        raise NotFound(
+            "None of your team's models is served any more. Ask those who run this site for another.",
+            code="model_not_found",
+            param="model",
+        )
+    if wanted in (None, "", "default"):
+        return tenant.model
+    if wanted in names:
+        return str(wanted)
+    raise NotFound(
+        f"There is no model {str(wanted)[:100]!r} for your team; use {', '.join(map(repr, names))} or 'default'.",
+        code="model_not_found",
+        param="model",
+    )
+
+
+def parse_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[ChatMessage], str]:
+    """The conversation, and the caller's system texts joined. An empty answer among them is left out."""
+    if not isinstance(messages, list | tuple) or not messages:
+        raise BadInput("messages must be a list of at least one message.", code="empty", param="messages")
+    if len(messages) > MOST_MESSAGES:
+        raise BadInput(f"messages has {len(messages)} entries; at most {MOST_MESSAGES} can be sent.", param="messages")
+    history: list[ChatMessage] = []
+    system: list[str] = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise BadInput("A message is an object with role and content.", param=f"messages[{index}]")
+        role, content = message.get("role"), message.get("content")
+        param = f"messages[{index}].content"
+        if role == "assistant" and (content is None or (isinstance(content, str) and not content.strip())):
+            continue
+        if role in ("system", "developer"):
+            system.append(clean(content, param=param))
+        elif role in ("user", "assistant"):
+            history.append(ChatMessage(role, clean(content, param=param)))
+        else:
+            raise BadInput(
+                f"The role {str(role)[:40]!r} is unknown; use system, user or assistant.",
+                param=f"messages[{index}].role",
+            )
+    if not any(message.role == "user" for message in history):
+        raise BadInput("messages must hold a message of the role user.", code="empty", param="messages")
+    return history, "\n\n".join(system)
+
+
+def digest_of(*parts: Any) -> str:
+    """What a repeated idempotency key must come with again."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def history_of(question: Message) -> list[ChatMessage]:
+    """The branch that ends in `question`, oldest first; answers that failed or have no text are left out."""
+    by_id = {message.pk: message for message in question.conversation.messages.all()}
+    chain: list[ChatMessage] = []
+    message: Message | None = question
+    while message is not None:
+        if message.text and message.status in (MessageStatus.DONE, MessageStatus.STOPPED):
+            role: Any = message.role
+            chain.append(ChatMessage(role, message.text))
+        message = by_id.get(message.parent_id) if message.parent_id else None
+    return chain[::-1]
+
+
+def derived_salt(secret: str, part: str) -> str:
+    """A salt that nobody can make without both: narrower than each, never wider."""
+    return hmac.new(secret.encode(), part.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def wire_request(
+    generation: Generation,
+    access: Access,
+    limits: Limits,
+    history: list[ChatMessage],
+    sampling: SamplingParams,
+    given: Instructions,
+    *,
+    salt: str,
+    own: str = "",
+    leased: bool = False,
+) -> Request:
+    system = list(given.system)
+    if own:
+        system.append(SystemText(own, salt))
+    return Request(
+        id=str(generation.pk),
+        tenant=str(access.tenant.pk),
+        model=generation.model,
+        messages=history,
+        system=system,
+        salt=salt,
+        prompt=given.name,
+        prompt_version=str(given.version.pk) if given.version is not None else "",
+        params=sampling,
+        deadline_ms=int(generation.deadline.timestamp() * 1000),
+        weight=limits.weight,
+        kv_share=limits.kv_share,
+        max_prompt_tokens=limits.context_tokens or 0,
+        leased=leased,
+    )
+
+
+def sampling_of(limits: Limits, params: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> SamplingParams:
+    whose = "your" if limits.own.output_tokens is not None else "your team's"
+    return sampling_params(params or {}, most_tokens=limits.output_tokens, defaults=defaults, whose=whose)
