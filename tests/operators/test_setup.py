@@ -314,6 +314,7 @@ def test_the_command_prints_the_pages_link_while_it_is_there() -> None:
     assert out.getvalue() == ""
 
 
+@pytest.mark.long
 def test_the_server_says_where_the_first_operator_is_made(tmp_path: Path) -> None:
     env = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
     env |= {"DJANGO_SETTINGS_MODULE": "chatapp.settings.local", "OCTAVO_DATA": str(tmp_path)}

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 TENANT = "1" * 32
 
@@ -25,6 +27,7 @@ def migrate(data: Path, *to: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_rights_become_scopes_and_names_are_told_apart(tmp_path: Path) -> None:
     migrate(tmp_path, "tenants", "0002")
     keys = [("Site", 1, None), ("site", 0, None), ("Site (2)", 0, None), ("Site", 0, None), ("Site", 0, "2026-01-01")]
