@@ -20,9 +20,16 @@ from tests.conftest import ROOT
 from tests.postgresql.server import binaries, running
 from tests.stack import Stack, started, wait_for
 
-QUICK = ("tests/postgresql/test_row_security.py", "tests/tenants", "tests/audit")
-# Everything that reads or writes the database by itself.
+QUICK = (
+    "tests/postgresql/test_row_security.py",
+    "tests/tenants/test_scope.py",
+    "tests/tenants/test_every_address.py",
+    "tests/audit/test_audit_log.py",
+)
+# What reads or writes the database by itself.
 LONG = (
+    "tests/tenants",
+    "tests/audit",
     "tests/chat",
     "tests/prompts",
     "tests/usage",
