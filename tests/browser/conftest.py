@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.stack import Stack
+from tests.stack import Stack, wait_for
 
 PATHS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]
@@ -51,13 +51,14 @@ def product(stack: Stack) -> Iterator[Stack]:
     """The running product, with answers of one demo team bounded for the time of these tests."""
     slug = stack.demo["tenants"][TEAM]["slug"]
 
-    def limit(tokens: int | None) -> None:
+    def limit(tokens: int | None) -> bool:
         of_team = "tenant_id = (SELECT id FROM tenants_tenant WHERE slug = ?)"
         with contextlib.closing(sqlite3.connect(stack.data / "db.sqlite3", timeout=20)) as database, database:
             done = database.execute(f"UPDATE limits_tenantlimits SET output_tokens = ? WHERE {of_team}", (tokens, slug))
-            assert done.rowcount == 1
+        return done.rowcount == 1
 
-    limit(ANSWER_TOKENS)
+    # A team has its row once somebody has asked for its limits, as the product does by itself a little after its start.
+    wait_for(lambda: limit(ANSWER_TOKENS))
     yield stack
     limit(None)
 
