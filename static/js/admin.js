@@ -1,6 +1,7 @@
 /* What every page of a team's administration does by script: the sidebar, dialogs, copying, times, and a form sent once.
    Pages work without it, but for dialogs, which are shown in place then. */
 
+import { copy } from "#octavo/dom.js";
 import { exactTime, relativeTime } from "#octavo/format.js";
 import { Sheet } from "#octavo/sheet.js";
 
@@ -29,19 +30,28 @@ document.addEventListener("click", (event) => {
   if (opener) document.getElementById(opener.dataset.opens)?.showModal();
   if (event.target.closest("[data-closes]")) event.target.closest("dialog")?.close();
   const copier = event.target.closest("[data-copies]");
-  if (copier) copy(copier);
+  if (copier) copyFor(copier);
 });
 
-async function copy(button) {
-  const text = document.getElementById(button.dataset.copies)?.textContent ?? "";
-  const former = button.textContent;
+/* What a button has inside while it says how copying went; a click meanwhile copies again and says no more. */
+const insides = new Map();
+
+async function copyFor(button) {
+  const source = document.getElementById(button.dataset.copies);
+  let said = "Copied";
   try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
+    await copy(source?.textContent ?? "");
   } catch {
-    button.textContent = "Select it and press Ctrl+C";
+    said = "Select it and press Ctrl+C";
+    source?.closest("details")?.setAttribute("open", "");
   }
-  setTimeout(() => (button.textContent = former), 2000);
+  if (insides.has(button)) return;
+  insides.set(button, [...button.childNodes]);
+  button.textContent = said;
+  setTimeout(() => {
+    button.replaceChildren(...insides.get(button));
+    insides.delete(button);
+  }, 2000);
 }
 
 /* What is destroyed is named first: `<input data-must-equal="acme">` keeps its form's submit button off until it says so. */

@@ -38,8 +38,9 @@ export async function copy(text) {
   field.value = text;
   document.body.append(field);
   field.select();
-  document.execCommand("copy");
+  const copied = document.execCommand("copy");
   field.remove();
+  if (!copied) throw new Error("the browser does not let this page copy");
 }
 
 /** A button that copies what `text()` gives and says so for a moment. */
@@ -47,7 +48,11 @@ export function copyButton(text, props = {}) {
   const label = h("span", { text: "Copy" });
   const button = h("button", { type: "button", ...props }, icon("copy"), label);
   button.addEventListener("click", async () => {
-    await copy(text());
+    try {
+      await copy(text());
+    } catch {
+      return;
+    }
     button.firstChild.replaceWith(icon("check"));
     label.textContent = "Copied";
     setTimeout(() => {
