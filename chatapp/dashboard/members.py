@@ -146,7 +146,7 @@ def act(request: HttpRequest, access: Access, member_id: UUID, action: str) -> H
         member.refresh_from_db()
         return _person(request, access, member, refusal, status=refusal.status)
     own = access.user is not None and member.user_id == access.user.pk
-    if own and Permission.READ_MEMBERS not in OF_ROLE[Role(request.POST["role"])]:
+    if own and action == "role" and Permission.READ_MEMBERS not in OF_ROLE[Role(request.POST["role"])]:
         return redirect("workspace", slug=access.tenant.slug)
     messages.success(request, said)
     if action == "remove":

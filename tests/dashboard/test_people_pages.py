@@ -200,6 +200,12 @@ def test_the_last_owner_is_told_why_not_on_the_page_itself(team: Team) -> None:
     assert membership(team.owner).role == "owner"
 
 
+def test_what_is_done_to_oneself_without_a_role_is_answered_too(team: Team) -> None:
+    own = f"/t/acme/admin/members/{membership(team.owner).pk}"
+    answers = {action: log_in(team.owner).post(f"{own}/{action}").status_code for action in ("resume", "suspend")}
+    assert answers == {"resume": 302, "suspend": 409}
+
+
 def test_an_owner_who_steps_down_is_led_where_he_still_may_go(team: Team) -> None:
     join(team.tenant, "second", Role.OWNER)
     own = f"/t/acme/admin/members/{membership(team.owner).pk}"
