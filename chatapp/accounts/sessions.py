@@ -15,7 +15,7 @@ from chatapp.errors import NotFound
 
 # Sent with user= and count= when somebody has ended sessions on purpose.
 sessions_revoked = Signal()
-# Sent with by=, user= and action= when an operator has changed who gets into an account.
+# Sent with by=, user=, action= and perhaps details= when an operator has changed an account, or who gets into it.
 account_helped = Signal()
 
 BROWSERS = (("Edg", "Edge"), ("OPR", "Opera"), ("Firefox", "Firefox"), ("Chrom", "Chrome"), ("Safari", "Safari"))

@@ -57,9 +57,9 @@ def _sessions_revoked(sender: Any, user: Any, count: int, **kwargs: Any) -> None
     _note("account.session_revoked", user, count=count)
 
 
-def _account_helped(sender: Any, by: Any, user: Any, action: str, **kwargs: Any) -> None:
+def _account_helped(sender: Any, by: Any, user: Any, action: str, details: Any = None, **kwargs: Any) -> None:
     with unscoped("own account"):
-        record(action, actor=operator(by), tenant=None, on=user, name=user.email)
+        record(action, actor=operator(by), tenant=None, on=user, name=user.email, details=details)
 
 
 RECEIVERS = (

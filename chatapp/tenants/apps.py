@@ -9,8 +9,10 @@ class TenantsConfig(AppConfig):
 
     def ready(self) -> None:
         from chatapp.postgresql.policies import check_role, make_policies
+        from chatapp.tenants import helped
         from chatapp.tenants.sign_in_services import forget_links
 
         post_migrate.connect(make_policies, sender=self, dispatch_uid="row-security")
         post_delete.connect(forget_links, sender="tenants.SignIn", dispatch_uid="sign-in-links")
+        helped.connect()
         register(check_role, Tags.database)

@@ -10,8 +10,8 @@ from pathlib import Path
 from chatapp.audit.actions import ACTIONS, matching, title, topics
 
 ROOT = Path(__file__).resolve().parents[2]
-# record itself, and the functions that pass their first argument on to it.
-RECORDERS = ("record", "_record", "_note", "_password", "_factor")
+# record itself, and the functions that pass one of their arguments on to it.
+RECORDERS = ("record", "_record", "_note", "_password", "_factor", "_end", "_note_member")
 
 
 def recorded() -> Iterator[tuple[str, str]]:
@@ -23,7 +23,7 @@ def recorded() -> Iterator[tuple[str, str]]:
             name = ast.unparse(node.func).split(".")[-1]
             if name not in RECORDERS:
                 continue
-            for part in ast.walk(node.args[0]):
+            for part in (part for argument in node.args for part in ast.walk(argument)):
                 if isinstance(part, ast.Constant) and isinstance(part.value, str) and "." in part.value:
                     yield path.name, part.value
 
