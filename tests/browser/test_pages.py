@@ -40,7 +40,7 @@ def overflow(page: Page) -> int:
 
 def test_a_wrong_password_is_said_to_be_wrong_and_nothing_more(chat: Chat) -> None:
     page = chat.log_in(account={**chat.team["member"], "password": "not the password"}).page
-    expect(page.get_by_role("alert")).to_contain_text("not correct")
+    expect(page.get_by_role("alert")).to_contain_text("No account has this address and this password")
     assert "/accounts/login/" in page.url
     known = page.get_by_role("alert").inner_text()
     chat.log_in(account={"email": "nobody@nowhere.example", "password": "not the password"})
