@@ -40,8 +40,8 @@ def export(*, actor: Actor, tenant: models.Model, slug: str, filters: Filters, f
     """The file as an answer, and an entry about it in the log. Raises BadInput before anything is written."""
     if format not in CONTENT_TYPES:
         raise BadInput("Choose csv or json.", param="format")
-    filters = narrowed(filters, timezone.now())
     entries(filters, limit=1)  # a filter that is none is told now
+    filters = narrowed(filters, timezone.now())
     told = {name: value for name, value in filters.told().items() if name != "until"}
     record("audit.exported", actor=actor, tenant=tenant, name="audit log", details={"format": format, **told})
     write = _csv if format == "csv" else _json

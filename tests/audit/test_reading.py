@@ -243,8 +243,9 @@ def test_by_http_the_log_is_filtered_and_paged(team: Team) -> None:
     ):
         answer = owner.get(f"{API}?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), query
-    bad = owner.get(f"{API}/export?format=xml")
-    assert (bad.status_code, bad.json()["error"]["param"]) == (400, "format")
+    for query, param in (("format=xml", "format"), ("until=2026-01-01", "until"), ("since=2026-01-01", "since")):
+        bad = owner.get(f"{API}/export?{query}")
+        assert (bad.status_code, bad.json()["error"]["param"]) == (400, param)
 
 
 async def body(response: Any) -> bytes:
