@@ -9,6 +9,7 @@ import pytest
 import redis
 from channels.db import database_sync_to_async
 from channels.testing import WebsocketCommunicator
+from django.contrib.sessions.backends.db import SessionStore
 from django.test import Client
 
 from chatapp.accounts.models import User
@@ -102,6 +103,20 @@ async def test_an_operator_who_is_one_no_more_is_turned_away_while_looking(serve
     await hear(communicator, "workers")
     await User.objects.filter(pk=user.pk).aupdate(is_superuser=False)
     closed = await communicator.receive_output(timeout=6)
+    assert (closed["type"], closed["code"]) == ("websocket.close", 4403)
+
+
+async def test_a_session_that_ends_closes_the_socket_within_a_second(server: redis.Redis) -> None:
+    """P12."""
+    user = await database_sync_to_async(operator)()
+    session = SessionStore()
+    await database_sync_to_async(session.create)()
+    communicator = socket(user)
+    communicator.scope["session"] = session
+    assert (await communicator.connect())[0]
+    await hear(communicator, "workers")
+    await database_sync_to_async(session.flush)()
+    closed = await communicator.receive_output(timeout=1)
     assert (closed["type"], closed["code"]) == ("websocket.close", 4403)
 
 
