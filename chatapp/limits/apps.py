@@ -11,9 +11,12 @@ class LimitsConfig(AppConfig):
         from chatapp.limits.banner import banner
         from chatapp.limits.models import LowerLimits, Plan, TenantLimits
         from chatapp.limits.selectors import forget
+        from chatapp.limits.services import inherit
+        from chatapp.tenants.models import ApiKey
         from chatapp.tenants.pages import BANNERS
 
         BANNERS.append(banner)
         for model in (Plan, TenantLimits, LowerLimits):
             post_save.connect(forget, sender=model)
             post_delete.connect(forget, sender=model)
+        post_save.connect(inherit, sender=ApiKey)

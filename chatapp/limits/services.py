@@ -71,6 +71,15 @@ def set_lower(
     return found
 
 
+def inherit(*, instance: ApiKey, created: bool, **_: Any) -> None:
+    """For the signal post_save: a key's successor may do no more than the key that it replaces."""
+    if not created or instance.replaces_id is None:
+        return
+    for former in LowerLimits.objects.filter(tenant=instance.tenant_id, key=instance.replaces_id):
+        columns = {name: getattr(former, name) for name in LOWER}
+        LowerLimits.objects.create(tenant_id=instance.tenant_id, key=instance, **columns)
+
+
 @transaction.atomic
 def remove_lower(*, access: Access, lower_id: object) -> None:
     """Back to the wider limits. Raises NotFound."""

@@ -17,6 +17,8 @@ from chatapp.errors import BadInput, Forbidden, NotFound
 from chatapp.limits import services
 from chatapp.limits.models import TEAM, LowerLimits, Meter, Plan, TenantLimits
 from chatapp.limits.selectors import ensure, limits_of, limits_of_team, month_of
+from chatapp.tenants import keys
+from chatapp.tenants.access import Access
 from chatapp.tenants.models import Membership, Tenant
 from tests.chat.conftest import Team
 from tests.limits.conftest import Allow
@@ -90,6 +92,22 @@ def test_nobody_sets_limits_for_another_team_or_without_the_role(team: Team, str
     assert theirs is not None
     with pytest.raises(NotFound):
         services.remove_lower(access=team.owner, lower_id=theirs.pk)
+
+
+def test_a_rotated_keys_successor_may_do_no_more(team: Team) -> None:
+    """P10. Whoever rotates a limited key means another secret, and not that the limits are gone."""
+    old = team.key.key
+    assert old is not None
+    services.set_lower(access=team.owner, key_id=old.pk, values={"output_tokens": 20, "tokens_per_month": 5000})
+    other, _ = keys.create_key(access=team.owner, name="Other", scopes=["chat"])
+    new, _ = keys.rotate_key(access=team.owner, key_id=old.pk, overlap="1h")
+    for key, output, month in ((old, 20, 5000), (new, 20, 5000), (other, None, None)):
+        own = limits_of(Access(tenant=team.tenant, key=key)).own
+        assert (own.output_tokens, own.tokens_per_month) == (output, month), key
+    services.set_lower(access=team.owner, key_id=new.pk, values={})
+    newest, _ = keys.rotate_key(access=team.owner, key_id=new.pk, overlap="0")
+    assert limits_of(Access(tenant=team.tenant, key=newest)).own.output_tokens is None
+    assert limits_of(Access(tenant=team.tenant, key=old)).own.output_tokens == 20
 
 
 # --- pages --------------------------------------------------------------------------------------------------------
