@@ -46,7 +46,8 @@ class RateLimited(TooMany):
 
 
 class QuotaUsedUp(TooMany):
-    """The month's tokens do not suffice, and will not before the next month. `team`: whether all of it are."""
+    """The month's tokens do not suffice, and will not before the next month. `team`: whether all of the team's are
+    used, so that a shorter answer would not fit either."""
 
     code = "insufficient_quota"
     retryable = False
@@ -182,7 +183,8 @@ def _fitting(access: Access, meter: Meter, cap: int, prompt: int, output: int, l
     again = next_month(meter.month)
     until = f"Ask again from {again.day} {again:%B} (UTC)"
     rest = max(0, cap - meter.used)
-    if least_output is None and prompt + 1 <= rest:
+    shorter = least_output is None and prompt + 1 <= rest
+    if shorter:
         message = (
             f"This request may need {prompt + output:,} tokens, and {whose.lower()} {_has(whose)} {rest:,} of "
             f"this month's {cap:,} left. Ask for a shorter answer (max_tokens). {until}, or ask an admin for more."
@@ -191,7 +193,7 @@ def _fitting(access: Access, meter: Meter, cap: int, prompt: int, output: int, l
         message = f"{whose} {_has(whose)} used this month's {cap:,} tokens. {until}, or ask an admin for more."
     seconds = (datetime(again.year, again.month, again.day, tzinfo=UTC) - timezone.now()).total_seconds()
     refusal = QuotaUsedUp(message, param="max_tokens" if least_output is None else None, retry_after_s=int(seconds) + 1)
-    refusal.team = meter.subject == TEAM
+    refusal.team = meter.subject == TEAM and not shorter
     raise refusal
 
 

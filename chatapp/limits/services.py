@@ -13,6 +13,7 @@ from chatapp.ids import parse_id
 from chatapp.limits.models import ALL, LOWER, LowerLimits, Plan, TenantLimits
 from chatapp.limits.selectors import ensure, limits_of_team
 from chatapp.limits.values import BY_NAME
+from chatapp.limits.warning import limit_changed
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import ApiKey, Membership, Tenant
 from chatapp.tenants.permissions import Permission
@@ -110,6 +111,7 @@ def set_plan(*, tenant: Tenant, plan: Plan, overrides: Mapping[str, Any], actor:
     row.save()
     if changes:
         record("limits.changed", actor=actor, tenant=tenant, on=row, name=f"Plan {plan.name}", details=changes)
+        limit_changed(tenant)
     return row
 
 
@@ -122,6 +124,7 @@ def plan_changed(*, plan: Plan, before: Mapping[str, Any], actor: Actor) -> None
         return
     for row in TenantLimits.objects.filter(plan=plan).select_related("tenant"):
         record("limits.changed", actor=actor, tenant=row.tenant, on=row, name=f"Plan {plan.name}", details=changes)
+        limit_changed(row.tenant)
 
 
 @transaction.atomic

@@ -42,6 +42,18 @@ def note_refused(tenant: Tenant) -> None:
         _warn(tenant, month, WARN_AT[-1], meter.used, limit)
 
 
+def limit_changed(tenant: Tenant) -> None:
+    """An operator changed what a month may cost. What people were told of the former limit holds no more where less
+    of this one is used; they are told again when it is. Call it in the transaction that changes it."""
+    month = month_of(timezone.now())
+    meter = Meter.objects.filter(tenant=tenant, month=month, subject=TEAM, warned__gt=0).first()
+    if meter is None:
+        return
+    limit = limits_of_team(tenant).team.tokens_per_month
+    percent = max((level for level in WARN_AT if limit and 100 * meter.used >= level * limit), default=0)
+    Meter.objects.filter(pk=meter.pk, warned__gt=percent).update(warned=percent)
+
+
 def _warn(tenant: Tenant, month: date, percent: int, used: int, limit: int) -> None:
     said = Meter.objects.filter(tenant=tenant, month=month, subject=TEAM, warned__lt=percent)
     if not said.update(warned=percent):

@@ -343,6 +343,21 @@ def test_people_are_told_at_80_and_at_100_percent_once_a_month_each(
     assert warnings(team) == [80, 100, 80, 100]
 
 
+def test_a_request_that_is_too_long_for_what_is_left_does_not_say_that_all_is_used(team: Team, allow: Allow) -> None:
+    """Shorter ones are answered: a single member must not alarm everyone."""
+    allow(tokens_per_month=10_000, output_tokens=4096)
+    spend(team, 8_000)
+    with pytest.raises(QuotaUsedUp, match="shorter answer"):
+        call(team.key, max_tokens=4096)
+    assert warnings(team) == []
+    assert warning(team.tenant) == (80, 8_000, 10_000)
+    call(team.key, max_tokens=5)
+    spend(team, 9_990)
+    with pytest.raises(QuotaUsedUp, match="has used"):
+        call(team.key, max_tokens=4096)
+    assert warnings(team) == [100]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_owners_and_admins_get_a_mail_where_mail_is_set_up(
     without_entries: None, team: Team, allow: Allow, mailoutbox: list[Any], settings: Any, monkeypatch: Any

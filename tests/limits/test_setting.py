@@ -16,7 +16,8 @@ from chatapp.audit.models import AuditEntry
 from chatapp.errors import BadInput, Forbidden, NotFound
 from chatapp.limits import services
 from chatapp.limits.models import TEAM, LowerLimits, Meter, Plan, TenantLimits
-from chatapp.limits.selectors import ensure, limits_of, limits_of_team, month_of
+from chatapp.limits.selectors import ensure, limits_of, limits_of_team, month_of, warning
+from chatapp.limits.warning import note_use
 from chatapp.tenants import keys
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Membership, Tenant
@@ -272,6 +273,43 @@ def test_an_operator_makes_a_plan_gives_it_to_a_team_and_both_logs_say_so(operat
         "plan.changed",
     }
     assert set(AuditEntry.objects.values_list("actor_kind", flat=True)) == {"operator"}
+
+
+@pytest.mark.parametrize("whole_plan", [False, True], ids=["override", "plan"])
+def test_once_an_operator_gives_more_nobody_is_told_that_all_is_used(
+    operator: Client, team: Team, allow: Allow, whole_plan: bool
+) -> None:
+    row = allow(tokens_per_month=1000)
+    month = month_of(timezone.now())
+    meter = Meter.objects.create(tenant=team.tenant, month=month, subject=TEAM, used=1000)
+
+    def give(tokens: int) -> None:
+        name, key = ("plan", row.plan.pk) if whole_plan else ("tenantlimits", row.pk)
+        form = {"name": "Tried"} if whole_plan else {"plan": str(row.plan.pk)}
+        reply = operator.post(
+            reverse(f"admin:limits_{name}_change", args=[key]), {**form, "tokens_per_month": str(tokens)}
+        )
+        assert reply.status_code == 302, reply.content.decode()
+
+    def told() -> list[int]:
+        return [details["percent"] for action, _, details in entries(team) if action == "limits.warning"]
+
+    note_use(team.tenant, month)
+    assert "Requests are refused until" in client_of(team.owner).get("/t/acme/admin/limits").content.decode()
+    give(10_000)
+    assert warning(team.tenant) is None
+    assert "tokens are used" not in client_of(team.owner).get("/t/acme/admin/limits").content.decode()
+    for used, percents in ((7_900, [100]), (8_000, [100, 80]), (9_999, [100, 80]), (10_000, [100, 80, 100])):
+        Meter.objects.filter(pk=meter.pk).update(used=used)
+        note_use(team.tenant, month)
+        assert told() == percents
+    give(12_000)
+    assert warning(team.tenant) == (83, 10_000, 12_000)
+    note_use(team.tenant, month)
+    assert told() == [100, 80, 100], "of 80 % they know"
+    give(10_000)
+    note_use(team.tenant, month)
+    assert told() == [100, 80, 100, 100]
 
 
 def test_an_operator_cannot_save_what_makes_no_sense(operator: Client, team: Team) -> None:
