@@ -67,15 +67,16 @@ def request_deletion(*, tenant: Tenant, actor: Actor, grace: timedelta = GRACE) 
 def undo_deletion(*, deletion: Deletion, actor: Actor) -> Deletion:
     """The team is as it was. Raises Conflict once its rows are being deleted."""
     with tenant_scope(deletion.tenant_id), transaction.atomic():
+        Tenant.objects.select_for_update().filter(pk=deletion.tenant_id).first()
         undone = Deletion.objects.filter(pk=deletion.pk, state=DeletionState.WAITING).update(
             state=DeletionState.UNDONE, finished_at=timezone.now()
         )
         if not undone:
             raise Conflict("It is too late to undo this.", code="deletion_running")
+        deletion.refresh_from_db()  # an operator may have suspended it meanwhile
         Tenant.objects.filter(pk=deletion.tenant_id).update(suspended_at=deletion.suspended_before)
         tenant = Tenant.objects.get(pk=deletion.tenant_id)
         record("tenant.deletion_undone", actor=actor, tenant=tenant, on=tenant)
-    deletion.refresh_from_db()
     return deletion
 
 
@@ -110,6 +111,12 @@ def deletions_of(user: User) -> list[Deletion]:
 
 def deletion_of(tenant: Tenant) -> Deletion | None:
     return Deletion.objects.filter(tenant_id=tenant.pk, state__in=UNFINISHED_DELETION).first()
+
+
+def stay_suspended(tenant: Tenant) -> bool:
+    """Undone, the team is suspended and not open; False where nothing waits or that was so already."""
+    waiting = Deletion.objects.filter(tenant_id=tenant.pk, state=DeletionState.WAITING, suspended_before=None)
+    return bool(waiting.update(suspended_before=timezone.now()))
 
 
 def start(deletion: Deletion) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.apps import apps
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
@@ -15,23 +14,19 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.module_loading import import_string
 from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 
 from chatapp.accounts.models import User
 from chatapp.audit.services import operator, record
 from chatapp.errors import BadInput, Refusal
-from chatapp.operators import selectors, services
+from chatapp.operators import deletions, selectors, services
 from chatapp.operators.forms import DeleteForm, SiteSettingsForm, SuspendForm, TenantForm
 from chatapp.operators.site import save_settings, send_test_mail
 from chatapp.site.models import SiteSettings
 from chatapp.site.smtp import NotSent
 from chatapp.tenants import admin as plain
 from chatapp.tenants.models import Membership, Tenant
-
-# Where a team's deletion is asked for: it reaches Redis, KV, exports and backups, which is chatapp.data's to know.
-DELETION = ("chatapp.data", "chatapp.data.deletion.request_deletion")
 
 
 def _user(request: HttpRequest) -> User:
@@ -182,9 +177,16 @@ class TenantAdmin(plain.TenantAdmin):
 
     @admin.action(description="Resume the selected teams")
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
+        resumed = 0
         for tenant in queryset:
-            services.resume_tenant(by=_user(request), tenant=tenant)
-        self.message_user(request, "Resumed.")
+            try:
+                services.resume_tenant(by=_user(request), tenant=tenant)
+            except Refusal as refusal:
+                self.message_user(request, refusal.message, messages.WARNING)
+            else:
+                resumed += 1
+        if resumed:
+            self.message_user(request, "Resumed.")
 
     @action(description="Suspend…", url_path="suspend", permissions=["suspend"])
     def suspend(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -215,11 +217,11 @@ class TenantAdmin(plain.TenantAdmin):
     @action(description="Delete…", url_path="remove", permissions=["remove"])
     def remove(self, request: HttpRequest, object_id: str) -> HttpResponse:
         tenant = self._tenant(request, object_id)
-        if not apps.is_installed(DELETION[0]):
+        if not deletions.installed():
             raise Http404
 
         def done(form: BaseForm) -> str:
-            import_string(DELETION[1])(tenant=tenant, actor=operator(_user(request)))
+            deletions.request(tenant, operator(_user(request)))
             return f"{tenant.name} is being deleted."
 
         text = "All of it goes: people's places in it, chats, prompts, keys, exports, and what the engine remembers."
@@ -233,7 +235,7 @@ class TenantAdmin(plain.TenantAdmin):
         return self._in_state(request, object_id, suspended=True)
 
     def has_remove_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return apps.is_installed(DELETION[0]) and self.has_change_permission(request)
+        return deletions.installed() and self.has_change_permission(request)
 
     def _in_state(self, request: HttpRequest, object_id: str | None, *, suspended: bool) -> bool:
         if not self.has_change_permission(request):

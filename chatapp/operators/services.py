@@ -26,7 +26,7 @@ from chatapp.accounts.selectors import has_operator
 from chatapp.audit.services import Actor, operator, record
 from chatapp.chat.models import UNFINISHED, Generation
 from chatapp.errors import BadInput, Conflict
-from chatapp.operators import links
+from chatapp.operators import deletions, links
 from chatapp.operators.site import clean_mail, clean_name, locked, sealed
 from chatapp.scope import unscoped
 from chatapp.streaming import cancel
@@ -125,10 +125,14 @@ def suspend_tenant(*, by: User, tenant: Tenant, reason: str = "") -> None:
     """From now on the team does not exist for its members and keys: pages and calls at once, sockets within a second.
 
     What is being answered or waits for an answer is cancelled: a team that is suspended for what it does must not go on
-    doing it. Nothing is lost. Repeating it changes nothing.
+    doing it. Nothing is lost. Repeating it changes nothing. One that is closed for its deletion stays closed when its
+    owner undoes that.
     """
     with transaction.atomic():
-        if not Tenant.objects.filter(pk=tenant.pk, suspended_at=None).update(suspended_at=timezone.now()):
+        row = Tenant.objects.select_for_update().get(pk=tenant.pk)
+        if row.suspended_at is None:
+            Tenant.objects.filter(pk=row.pk).update(suspended_at=timezone.now())
+        elif not deletions.stay_suspended(row):
             return
         details = {"reason": reason.strip()[:500]} if reason.strip() else {}
         record("team.suspended", actor=operator(by), tenant=tenant, on=tenant, details=details)
@@ -138,6 +142,10 @@ def suspend_tenant(*, by: User, tenant: Tenant, reason: str = "") -> None:
 
 @transaction.atomic
 def resume_tenant(*, by: User, tenant: Tenant) -> None:
+    """Raises Conflict for one that is being deleted: people would work in it until it is gone."""
+    row = Tenant.objects.select_for_update().get(pk=tenant.pk)
+    if deletions.running(row):
+        raise Conflict(f"{row.name} is being deleted. Undo the deletion to open it again.", code="deletion_running")
     if Tenant.objects.filter(pk=tenant.pk).exclude(suspended_at=None).update(suspended_at=None):
         record("team.resumed", actor=operator(by), tenant=tenant, on=tenant)
 

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 import redis
 from django.db import connection
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
+from chatapp.accounts.models import User
 from chatapp.audit.models import ActorKind, AuditEntry
 from chatapp.audit.services import Actor
 from chatapp.chat.models import Conversation, Generation, Message, State
@@ -23,6 +26,7 @@ from chatapp.data.models import Deletion, DeletionState
 from chatapp.data.retention import set_retention
 from chatapp.data.rows import owned_models
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
+from chatapp.operators.services import resume_tenant, suspend_tenant
 from chatapp.prompts.models import PromptVersion
 from chatapp.prompts.services import publish
 from chatapp.scope import tenant_scope
@@ -42,6 +46,11 @@ NOW = timedelta(0)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purge, "ANSWERS_S", 0.0)
     monkeypatch.setattr(purge, "ENGINES_S", 0.0)
+
+
+@pytest.fixture
+def an_operator(db: None) -> User:
+    return User.objects.create_superuser("operator@octavo.test", "a password")
 
 
 def fill(team: Team, worker: ScriptedWorker, server: redis.Redis, data: Path) -> None:
@@ -120,6 +129,36 @@ def test_undone_all_is_as_it_was_a_suspension_by_an_operator_included(team: Team
     undo_deletion(deletion=request_deletion(tenant=team.tenant, actor=OPERATOR), actor=OPERATOR)
     team.tenant.refresh_from_db()
     assert team.tenant.suspended_at == suspended
+
+
+def test_a_suspension_in_the_grace_period_outlives_the_undoing(team: Team, an_operator: User) -> None:
+    assert team.owner.user is not None
+    deletion = request_own_deletion(access=team.owner, confirm="acme")
+    for _ in range(2):
+        suspend_tenant(by=an_operator, tenant=team.tenant, reason="spam")
+    undo_own_deletion(user=team.owner.user, deletion_id=deletion.pk)
+    with pytest.raises(NoAccess):
+        access_for_user(team.owner.user, "acme")
+    actions = [entry.action for entry in AuditEntry.objects.filter(tenant=team.tenant)]
+    assert actions[:3] == ["tenant.deletion_undone", "team.suspended", "tenant.deletion_requested"]
+    resume_tenant(by=an_operator, tenant=team.tenant)
+    assert access_for_user(team.owner.user, "acme")
+
+
+def test_nobody_opens_a_team_that_is_being_deleted(team: Team, an_operator: User) -> None:
+    assert team.owner.user is not None
+    deletion = request_own_deletion(access=team.owner, confirm="acme")
+    browser = Client()
+    browser.force_login(an_operator)
+    chosen = {"action": "resume_selected", "_selected_action": str(team.tenant.pk)}
+    pages = [reverse("admin:tenants_tenant_resume", args=[team.tenant.pk]), reverse("admin:tenants_tenant_changelist")]
+    for page in pages:
+        answer = browser.post(page, chosen, follow=True)
+        assert "Undo the deletion to open it again." in answer.content.decode()
+        with pytest.raises(NoAccess):
+            access_for_user(team.owner.user, "acme")
+    undo_deletion(deletion=deletion, actor=OPERATOR)
+    assert access_for_user(team.owner.user, "acme")
 
 
 def test_only_an_owner_who_types_the_name_deletes_and_only_once(team: Team, strangers: Team) -> None:
