@@ -109,7 +109,8 @@ def open_socket(stack: Stack) -> Callable[..., Any]:
     def opened(key: str | None = None, **options: Any) -> Any:
         headers = {"Authorization": f"Bearer {key or stack.key()}"}
         # A client with unread frames cannot see the server's goodbye, and would wait ten seconds for it.
-        options = {"close_timeout": 0.5, "max_size": None, **options}
+        # Its own pings would have it give up where a test leaves frames unread, or the machine is slow.
+        options = {"close_timeout": 0.5, "max_size": None, "ping_interval": None, **options}
         with connect(f"{stack.ws_url}/ws/v1", additional_headers=headers, **options) as connection:
             yield Socket(connection)
 

@@ -95,7 +95,7 @@ from chatapp.tenants.models import Tenant
 print(json.dumps(str(Tenant.objects.get(slug={slug!r}).pk)))
 """)))  # fmt: skip
     headers = {"Authorization": f"Bearer {stack.key(0)}"}
-    with connect(f"{stack.ws_url}/ws/v1", additional_headers=headers) as socket:
+    with connect(f"{stack.ws_url}/ws/v1", additional_headers=headers, ping_interval=None) as socket:
         socket.recv(timeout=10)
         socket.send(json.dumps({"type": "response.create", "input": f"Remember {CANARY}", "params": {"max_tokens": 8}}))
         kinds = {"response.completed", "response.incomplete"}
