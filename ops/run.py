@@ -142,12 +142,13 @@ def environment(data: Path, run: Path, host: str, port: int, served: dict[str, s
         OCTAVO_BIND=host,
         OCTAVO_EMBEDDED_REDIS="true" if embedded else "false",
         OCTAVO_MODEL=next(iter(served.values())) if served else model_folder(env.get("OCTAVO_MODEL")),
-        OCTAVO_URL=f"http://127.0.0.1:{port}",
         PORT=str(port),
         DJANGO_SETTINGS_MODULE=env.get("DJANGO_SETTINGS_MODULE", DEMO_SETTINGS),
         PYTHONUNBUFFERED="1",
         USER=env.get("USER") or str(os.getuid()),
     )
+    if env["DJANGO_SETTINGS_MODULE"] == DEMO_SETTINGS:
+        env["OCTAVO_URL"] = f"http://127.0.0.1:{port}"  # others are served under names of their own
     env.setdefault("OCTAVO_WORKER_PROMPT_STORE", str(data / "prompts"))
     if served:
         env["OCTAVO_MODELS"] = ",".join(f"{name}={path}" for name, path in served.items())
@@ -250,6 +251,11 @@ def setup_link(env: dict[str, str]) -> str:
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True).stdout.strip()
 
 
+def address(env: dict[str, str]) -> str:
+    """Where people find it, as the settings read it."""
+    return env.get("OCTAVO_URL") or f"https://{env.get('OCTAVO_HOSTS', '').partition(',')[0]}"
+
+
 def announce(url: str, data: Path, seconds: float, link: str = "") -> None:
     lines = [f"Octavo is ready: {url} ({seconds:.0f} s). Ctrl-C stops it."]
     demo = data / "demo.json"
@@ -302,7 +308,7 @@ def serve() -> int:
         supervisor = start_supervisor(env, conf)
         try:
             wait_until_ready(port, supervisor, run, data)
-            announce(env["OCTAVO_URL"], data, time.monotonic() - started, setup_link(env))
+            announce(address(env), data, time.monotonic() - started, setup_link(env))
             status = supervisor.wait()
             raise StartError(f"The supervisor ended with status {status}; see {data / 'logs' / 'supervisord.log'}.")
         finally:
