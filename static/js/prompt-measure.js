@@ -46,7 +46,7 @@ export function measurePanel(panel, ask) {
     const rest = found.tokens - found.own_tokens;
     figure("message").textContent =
       found.too_long ||
-      `${count(found.own_tokens)} tokens of text, ${count(rest)} of the model’s own opening. One copy for all chats of your team.`;
+      `${count(found.own_tokens)} ${found.own_tokens === 1 ? "token" : "tokens"} of text, ${count(rest)} of the model’s own opening. One copy for all chats of your team.`;
     draw(found);
   }
 
