@@ -14,6 +14,7 @@ from django.db import models, transaction
 from django.utils import timezone
 
 from chatapp.accounts.models import User
+from chatapp.accounts.text import one_line
 from chatapp.audit.models import BreakGlass
 from chatapp.audit.services import SYSTEM, operator, record
 from chatapp.errors import BadInput, Forbidden, NotFound
@@ -43,13 +44,13 @@ def open_reading(
 ) -> BreakGlass:
     """Raises Forbidden, and BadInput for a reason that says nothing or a time that is none of MINUTES."""
     _require_operator(user)
-    reason = " ".join(reason.split())
+    given, reason = reason, one_line(reason)
     if len(reason) < SHORTEST_REASON:
         raise BadInput(
             f"Say why in {SHORTEST_REASON} characters at least; the team reads it.",
             param="reason",
         )
-    if len(reason) > LONGEST_REASON or "\0" in reason:
+    if len(reason) > LONGEST_REASON or "\0" in given:
         raise BadInput(f"A reason has {LONGEST_REASON} characters at most.", param="reason")
     if minutes not in MINUTES:
         raise BadInput(f"Choose {' or '.join(map(str, MINUTES))} minutes.", param="minutes")

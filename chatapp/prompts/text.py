@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 
+from chatapp.accounts.text import one_line
 from chatapp.errors import BadInput
 
 LONGEST_TEXT = 100_000
@@ -43,11 +44,11 @@ def clean_line(value: object, *, param: str, longest: int, needed: str = "") -> 
     """A name, a description, a note: one line. `needed`: what to say where it is empty; "" allows that."""
     if not isinstance(value, str):
         raise BadInput(f"{param} must be a text.", param=param)
-    line = " ".join(value.split())
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise BadInput("This holds a character that is none; remove it.", param=param)
+    line = one_line(value)
     if len(line) > longest:
         raise BadInput(f"This has {len(line)} characters; at most {longest} fit.", param=param)
-    if "\0" in line or any("\ud800" <= character <= "\udfff" for character in line):
-        raise BadInput("This holds a character that is none; remove it.", param=param)
     if needed and is_blank(line):
         raise BadInput(needed, param=param)
     return line

@@ -119,6 +119,8 @@ def test_reading_is_asked_for_told_read_and_closed(team: Team, operator: Client)
         ({"reason": ""}, "required"),
         ({"reason": "because"}, "at least 20"),
         ({"reason": "because" + " " * 40 + "so"}, "20 characters at least"),
+        ({"reason": "\u200b" * 30}, "20 characters at least"),
+        ({"reason": "because\u202e" + "\u2066" * 40}, "20 characters at least"),
         ({"reason": "x" * 1001}, "at most 1000"),
         ({"team": "nowhere"}, "no such team"),
         ({"team": ""}, "required"),

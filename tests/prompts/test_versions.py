@@ -233,6 +233,16 @@ def test_a_team_has_one_default_whatever_is_done(team: Team) -> None:
     assert [one.name for one in selectors.assistants(team.tenant)] == ["Assistant", "Legal desk"]
 
 
+def test_a_name_or_reason_turns_no_line_around_and_hides_nothing(team: Team) -> None:
+    """They stand in lists, in the picker of the chat and in the audit log."""
+    made = services.create_assistant(access=team.owner, name="\u202eHarbour\u200b \n desk \U0001f469\u200d\U0001f52c")
+    assert made.name == "Harbour desk \U0001f469\u200d\U0001f52c"
+    with pytest.raises(BadInput) as refused:
+        services.create_assistant(access=team.owner, name="\u202e\u200b")
+    assert refused.value.param == "name"
+    assert publish(team, "New.", note="\u2066Because\u202e", assistant=made).note == "Because"
+
+
 def test_names_are_a_teams_own_and_unique_there(team: Team, strangers: Team) -> None:
     services.create_assistant(access=team.owner, name="Desk")
     services.create_assistant(access=strangers.owner, name="Desk")
