@@ -19,7 +19,7 @@ from chatapp.accounts.models import User
 from chatapp.audit.services import record
 from chatapp.errors import BadInput, Conflict
 from chatapp.prompts import selectors, tasks
-from chatapp.prompts.measure import measure
+from chatapp.prompts.measure import EXACT, measure
 from chatapp.prompts.models import (
     LONGEST_DESCRIPTION,
     LONGEST_NAME,
@@ -37,6 +37,8 @@ from chatapp.tenants.permissions import Permission
 log = structlog.get_logger(__name__)
 
 MOST_ASSISTANTS = 100
+# A new text of so many bytes may be published while no engine says how long it is: it fits any model that is served.
+FITS_UNMEASURED = 4000
 NO_NAME = "Give the assistant a name."
 NO_NOTE = "Say in a few words why, for whoever reads the versions later."
 
@@ -189,7 +191,8 @@ def discard_draft(*, access: Access, assistant_id: object, revision: int) -> Non
 def publish_draft(*, access: Access, assistant_id: object, note: str, revision: int) -> PromptVersion:
     """The draft becomes the next version. New answers get it once an engine has it in memory, at most 10 s later.
 
-    Raises BadInput for an empty draft, one without a change, and one that is too long for the model; Conflict.
+    Raises BadInput for an empty draft, one without a change, and one that is too long for the model or may be, as no
+    engine says; Conflict.
     """
     access.require(Permission.PUBLISH_PROMPTS)
     assistant = selectors.assistant(access.tenant, assistant_id)
@@ -198,7 +201,7 @@ def publish_draft(*, access: Access, assistant_id: object, note: str, revision: 
     _check_revision(draft, revision)
     if draft is None:
         raise Conflict("There is no draft to publish. Write one first.", code="no_draft")
-    tokens = _fitting(access.tenant, draft.text)  # asks an engine: not inside the transaction
+    tokens = _fitting(access.tenant, draft.text, new=True)  # asks an engine: not inside the transaction
     with transaction.atomic():
         assistant = _locked(access, assistant_id)
         _check_open(assistant)
@@ -222,7 +225,7 @@ def roll_back(*, access: Access, version_id: object, note: str = "") -> PromptVe
     note = clean_line(note, param="note", longest=LONGEST_NOTE) or f"Back to version {old.number}"
     if old.is_draft:
         raise BadInput("This is a draft, which is published and not rolled back to.", param="version_id")
-    tokens = _fitting(access.tenant, old.text)
+    tokens = _fitting(access.tenant, old.text, new=False)
     with transaction.atomic():
         assistant = _locked(access, old.prompt_id)
         _check_open(assistant)
@@ -303,13 +306,23 @@ def _check_revision(draft: PromptVersion | None, seen: int) -> None:
     )
 
 
-def _fitting(tenant: Tenant, text: str) -> int | None:
-    """How many tokens a text takes that may be published; None when no engine can say. Raises BadInput."""
+def _fitting(tenant: Tenant, text: str, *, new: bool) -> int | None:
+    """How many tokens a text takes that may be published; None when no engine can say. Raises BadInput.
+
+    A text that was in force before needs no engine: whoever rolls back may have none that answers.
+    """
     if is_blank(text):
         raise BadInput("The draft is empty. Write what the assistant should know and do.", code="empty", param="text")
     size = measure(tenant, text)
     if size.too_long:
         raise BadInput(size.too_long, code="too_long", param="text")
+    if new and size.state != EXACT and len(text.encode()) > FITS_UNMEASURED:
+        raise BadInput(
+            "No engine could say how long these instructions are, and every chat would be refused if they were too"
+            " long. The draft is saved; publish it in a moment.",
+            code="not_measured",
+            param="text",
+        )
     return size.tokens or None
 
 

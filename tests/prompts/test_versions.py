@@ -170,6 +170,25 @@ def test_a_prompt_above_the_models_context_is_refused_with_the_numbers(
     assert publish(team, "Short.").tokens == 100
 
 
+def test_a_long_prompt_waits_for_an_engine_to_measure_it_and_an_older_one_comes_back_without(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is too long for the model would end every chat of the team, and no engine is here to say so."""
+    long = "Many different words. " * 500
+    with pytest.raises(BadInput) as refused:
+        publish(team, long)
+    assert (refused.value.code, refused.value.param) == ("not_measured", "text")
+    draft = selectors.draft(the_assistant(team))
+    assert draft is not None
+    assert draft.text == long
+    with monkeypatch.context() as patched:
+        fits = Measure(tokens=2000, own_tokens=1990, blocks=125, block_size=16, quota_blocks=1000, context=8192)
+        patched.setattr(services, "measure", lambda tenant, text: fits)
+        version = publish(team, long)
+    assert publish(team, "Short.").number == version.number + 1  # type: ignore[operator]
+    assert services.roll_back(access=team.owner, version_id=version.pk).text == long
+
+
 def test_rolling_back_publishes_the_older_text_as_a_new_version_that_says_so(team: Team) -> None:
     first = selectors.published(team.tenant)
     assert first is not None
