@@ -26,7 +26,7 @@ PERMISSIONS = ", ".join(
         *(
             f"{feature}=()"
             for feature in (
-                "accelerometer", "autoplay", "bluetooth", "browsing-topics", "camera", "display-capture",
+                "accelerometer", "autoplay", "browsing-topics", "camera", "display-capture",
                 "encrypted-media", "geolocation", "gyroscope", "hid", "idle-detection", "local-fonts", "magnetometer",
                 "microphone", "midi", "payment", "picture-in-picture", "screen-wake-lock", "serial", "usb",
                 "xr-spatial-tracking",
