@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import redis.exceptions
+
 from chatapp.streaming import connection
 from engine import protocol
 
@@ -68,7 +70,10 @@ def forget_generations(ids: Collection[str]) -> None:
 
 
 def compact() -> dict[str, Any]:
-    """Have the server write its files anew, without what was deleted. Says what it did, for the report."""
+    """Have the server write its files anew, without what was deleted. Says what it did, for the report.
+
+    Raises redis.exceptions.ConnectionError or TimeoutError for a server that is away: its files are as they were.
+    """
     client = connection.sync_redis()
     done: dict[str, Any] = {}
     try:
@@ -87,6 +92,8 @@ def compact() -> dict[str, Any]:
             client.bgsave()
             _wait(client, "rdb_bgsave_in_progress")
             done["rdb"] = "written"
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
+        raise
     except Exception as error:  # a managed server that does not let us: an operator has to know
         done["refused"] = f"{type(error).__name__}: {error}"[:200]
     return done

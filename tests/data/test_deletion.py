@@ -338,6 +338,27 @@ def test_without_redis_nothing_is_deleted_before_it_is_back(
     assert task
 
 
+def test_redis_that_dies_before_it_has_written_its_files_anew_is_asked_again(
+    written: tuple[Team, Team], server: redis.Redis, sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team, _ = written
+    real, asked = redis.Redis.info, []
+
+    def dies(self: redis.Redis, *arguments: Any, **options: Any) -> Any:
+        if arguments == ("persistence",):
+            asked.append(arguments)
+            if len(asked) == 1:
+                raise redis.exceptions.ConnectionError("Connection closed by server.")
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(redis.Redis, "info", dies)
+    request_deletion(tenant=team.tenant, actor=OPERATOR, grace=NOW)
+    sent.run()
+    deletion = Deletion.objects.get()
+    assert deletion.state == DeletionState.DONE
+    assert "refused" not in deletion.report["redis_files"]
+
+
 def test_an_answer_that_runs_is_stopped_first(written: tuple[Team, Team], worker: ScriptedWorker, sent: Sent) -> None:
     team, _ = written
     generation = ask(access=team.member, text="Slow")
