@@ -6,6 +6,7 @@ one's own network.
 
 from __future__ import annotations
 
+import re
 import smtplib
 import socket
 import ssl
@@ -17,6 +18,10 @@ from django.core.mail.backends.smtp import EmailBackend
 
 PORTS = {"smtp": 587, "smtps": 465}
 TIMEOUT_S = 10
+# A name or an address; names beyond ASCII are written as xn--….
+HOST = re.compile(
+    r"(?=.{1,253}$)(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|(?=[0-9a-f.]*:)[0-9a-f:.]+(?:%[a-z0-9._-]+)?)"
+)
 
 
 class BadUrl(ValueError):
@@ -63,7 +68,7 @@ def parse(url: str) -> Server:
         port = parts.port
     except ValueError:
         raise BadUrl(f"This is no address of a mail server. {form}") from None
-    if parts.scheme not in PORTS or not parts.hostname:
+    if parts.scheme not in PORTS or not parts.hostname or not HOST.fullmatch(parts.hostname):
         raise BadUrl(f"This is no address of a mail server. {form}")
     if parts.path not in ("", "/") or parts.query not in ("", "tls=none", "tls=starttls") or parts.fragment:
         raise BadUrl("Nothing belongs behind the host; write special characters of a password as %40 and the like.")
@@ -93,6 +98,8 @@ def send(server: Server, message: EmailMessage) -> None:
         raise NotSent(f"No safe connection to {at}: {error.reason or 'TLS failed'}.") from None
     except socket.gaierror:
         raise NotSent(f"There is no host {server.host}.") from None
+    except UnicodeError:
+        raise NotSent(f"{at} cannot be told a user, password or address beyond ASCII.") from None
     except TimeoutError:
         raise NotSent(f"{at} did not answer within {TIMEOUT_S} s.") from None
     except smtplib.SMTPServerDisconnected:

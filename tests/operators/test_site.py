@@ -45,7 +45,8 @@ def test_a_mail_server_is_one_address(url: str, server: Server, shown: str) -> N
 @pytest.mark.parametrize(
     "url",
     ["mail.example", "http://mail.example", "smtp://", "smtp://h:99999", "smtp://h:x", "smtp://u@h", "smtp://:secret@h",
-     "smtp://h/path", "smtp://h?tls=maybe", "smtp://u:secret%0Ax@h", "smtp://[::1"],
+     "smtp://h/path", "smtp://h?tls=maybe", "smtp://u:secret%0Ax@h", "smtp://[::1", "smtp://u:secret@ma il",
+     "smtp://u:secret@m\u00e4il\x80", "smtp://a..b", f"smtp://{'h' * 64}.example"],
 )  # fmt: skip
 def test_what_is_no_mail_server_is_refused_without_repeating_a_password(url: str) -> None:
     with pytest.raises(BadUrl) as refused:
@@ -137,6 +138,7 @@ def test_what_a_server_does_not_take_is_logged_and_not_raised(smtp: smtp_server.
         ("smtp://{at}", "a@example.org", "cannot do what is asked"),
         ("smtp://127.0.0.1:1", "a@example.org", "cannot be reached"),
         ("smtp://no-such-host.invalid", "a@example.org", "no host"),
+        ("smtp://octavo:p%C3%A4ss@{at}?tls=none", "a@example.org", "beyond ASCII"),
     ],
 )
 def test_a_test_mail_says_which_step_failed(smtp: smtp_server.Server, url: str, to: str, words: str) -> None:
