@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.apps import apps
+from django.utils import timezone
 
 from chatapp.chat import recorder, services
 from chatapp.chat.models import Conversation, Generation, State
+from chatapp.limits.models import Meter
 from chatapp.prompts.models import SystemPrompt
 from chatapp.usage.models import Kind, UsageRow
 from engine.protocol import Cancelled, Failed, Finished, Refused, Timing, Usage
@@ -134,3 +138,27 @@ def test_the_generations_of_earlier_versions_get_the_same_rows(
     migration.backfill(apps, None)
     assert list(UsageRow.objects.order_by("pk").values()) == written
     assert Generation.objects.count() == 4
+
+
+def test_what_earlier_versions_used_counts_for_this_month(
+    team: Team, worker: ScriptedWorker, record: Callable[[], int]
+) -> None:
+    for _ in range(2):
+        services.ask(access=team.member, text="Hi")
+        worker.answer("Hi")
+    services.complete(access=team.key, messages=HELLO)
+    worker.answer("Hi", "!")
+    record()
+    counted = set(Meter.objects.values_list("subject", "month", "used"))
+    assert {subject for subject, _, _ in counted} == {"", team.member.principal, team.key.principal}
+    assert all(used for _, _, used in counted)
+    former = {"generation_id": uuid.uuid4(), "at": timezone.now() - timedelta(days=32)}
+    UsageRow.objects.create(**{**UsageRow.objects.values()[0], **former})
+    migration = importlib.import_module("chatapp.usage.migrations.0003_meters")
+    Meter.objects.filter(subject="").update(used=1)
+    Meter.objects.exclude(subject="").delete()
+    migration.fill(apps, None)
+    assert Meter.objects.get(subject="").used == 1, "what has counted stays"
+    Meter.objects.all().delete()
+    migration.fill(apps, None)
+    assert set(Meter.objects.values_list("subject", "month", "used")) == counted
