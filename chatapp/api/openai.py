@@ -1,14 +1,15 @@
 """The OpenAI-compatible HTTP API: chat completions, streamed or whole, and the models a key may use.
 
-A caller that goes away stops its answer: at once when the server notices, and by the lease in any case. Headers go out
-with the first event, so that what is refused has its own status; after HEADERS_AFTER_S they go out regardless.
+A caller that goes away stops its answer: at once when the server notices, and by the lease in any case. So does the end
+of the key's rights, as on a socket. Headers go out with the first event, so that what is refused has its own status;
+after HEADERS_AFTER_S they go out regardless.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
@@ -22,13 +23,14 @@ from chatapp import scope
 from chatapp.api import openai_types as wire
 from chatapp.api.answering import Lease, complete, in_thread, stop_soon
 from chatapp.api.following import events
+from chatapp.api.guard import Watch, guard
 from chatapp.api.http import answer, body_of, error, error_body, with_key
 from chatapp.api.responses import problem
 from chatapp.chat.instructions import ASSISTANT_MODEL
 from chatapp.chat.models import Generation
 from chatapp.prompts.selectors import choosable
 from chatapp.streaming import workers
-from chatapp.tenants.access import Access
+from chatapp.tenants.access import Access, BadKey
 from engine import protocol
 
 log = structlog.get_logger(__name__)
@@ -124,6 +126,7 @@ class Call:
         self._next: asyncio.Task[protocol.AnyEvent] | None = None
         self._ended = False
         self._lease: Lease | None = None
+        self._key_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._about: dict[str, Any] = {
             "id": f"chatcmpl-{generation.pk.hex}",
             "created": int(generation.created_at.timestamp()),
@@ -131,24 +134,41 @@ class Call:
             "system_fingerprint": FINGERPRINT,
         }
 
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Meanwhile `_event` raises BadKey once the key is revoked, expired, or not for where it is used from."""
+
+        def end() -> None:
+            if not self._key_ended.done():
+                self._key_ended.set_result(None)
+
+        watch = Watch(self._access, None, end)
+        guard().add(watch)
+        try:
+            yield
+        finally:
+            guard().remove(watch)
+
     async def whole(self) -> HttpResponse:
         texts: list[str] = []
         self._lease = Lease(self._key)
         try:
-            while True:
-                event = await self._event()
-                assert event is not None, "there is no timeout here"
-                if isinstance(event, protocol.Delta):
-                    texts += [part.text for part in event.parts if part.index == 0]
-                elif isinstance(event, protocol.Terminal):
-                    return self._completion("".join(texts), event)
+            with self._watched():
+                while True:
+                    event = await self._event()
+                    assert event is not None, "there is no timeout here"
+                    if isinstance(event, protocol.Delta):
+                        texts += [part.text for part in event.parts if part.index == 0]
+                    elif isinstance(event, protocol.Terminal):
+                        return self._completion("".join(texts), event)
         finally:
             await self._leave()
 
     async def streamed(self, include_usage: bool) -> HttpResponseBase:
         self._lease = Lease(self._key)
         try:
-            first = await self._event(HEADERS_AFTER_S)
+            with self._watched():
+                first = await self._event(HEADERS_AFTER_S)
             if isinstance(first, protocol.Terminal) and not isinstance(first, protocol.Finished):
                 await self._leave()
                 return _refused(first)
@@ -162,41 +182,52 @@ class Call:
         return response
 
     async def _stream(self, first: protocol.AnyEvent | None, include_usage: bool) -> AsyncIterator[bytes]:
-        unset: Any = None if include_usage else msgspec.UNSET
-        event = first
         scope.enter(self._access.tenant)  # the request's own scope ended with its headers
         self._lease = Lease(self._key)
         try:
-            if event is None:
-                yield KEEP_ALIVE
-            while True:
-                if isinstance(event, protocol.Started):
-                    yield self._chunk(wire.DeltaMessage(role="assistant", content=""), unset)
-                elif isinstance(event, protocol.Delta):
-                    text = "".join(part.text for part in event.parts if part.index == 0)
-                    if text:
-                        yield self._chunk(wire.DeltaMessage(content=text), unset)
-                elif isinstance(event, protocol.Finished):
-                    yield self._chunk(wire.DeltaMessage(), unset, event.finish_reason or "stop")
-                    if include_usage:
-                        yield _event(wire.ChatChunk(**self._about, choices=[], usage=_usage(event)))
-                    yield DONE
-                    return
-                elif isinstance(event, protocol.Terminal):
-                    yield _event(_problem_body(event))
-                    return
-                event = await self._event(KEEP_ALIVE_S)
-                if event is None:
-                    yield KEEP_ALIVE
+            with self._watched():
+                async with aclosing(self._chunks(first, include_usage)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+        except BadKey as bad:
+            yield _event(error_body(bad.status, bad.message, code=bad.code))
         finally:
             await self._leave()
 
+    async def _chunks(self, first: protocol.AnyEvent | None, include_usage: bool) -> AsyncGenerator[bytes]:
+        unset: Any = None if include_usage else msgspec.UNSET
+        event = first
+        if event is None:
+            yield KEEP_ALIVE
+        while True:
+            if isinstance(event, protocol.Started):
+                yield self._chunk(wire.DeltaMessage(role="assistant", content=""), unset)
+            elif isinstance(event, protocol.Delta):
+                text = "".join(part.text for part in event.parts if part.index == 0)
+                if text:
+                    yield self._chunk(wire.DeltaMessage(content=text), unset)
+            elif isinstance(event, protocol.Finished):
+                yield self._chunk(wire.DeltaMessage(), unset, event.finish_reason or "stop")
+                if include_usage:
+                    yield _event(wire.ChatChunk(**self._about, choices=[], usage=_usage(event)))
+                yield DONE
+                return
+            elif isinstance(event, protocol.Terminal):
+                yield _event(_problem_body(event))
+                return
+            event = await self._event(KEEP_ALIVE_S)
+            if event is None:
+                yield KEEP_ALIVE
+
     async def _event(self, timeout_s: float | None = None) -> protocol.AnyEvent | None:
-        """The next event; None when none came in time."""
+        """The next event; None when none came in time. Raises BadKey once the key has ended."""
         if self._next is None:
             self._next = asyncio.create_task(self._events.__anext__())
-        done, _ = await asyncio.wait({self._next}, timeout=timeout_s)
-        if not done:
+        either: set[asyncio.Future[Any]] = {self._next, self._key_ended}
+        await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if self._key_ended.done():
+            raise BadKey("What this API key may do has changed or ended meanwhile. Ask an admin of your team.")
+        if not self._next.done():
             return None
         event = self._next.result()
         self._next = None

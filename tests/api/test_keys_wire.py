@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.api.conftest import Browser, Socket, rows, text_of
-from tests.stack import Stack
+from tests.stack import Stack, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -87,6 +88,35 @@ def test_what_ends_a_key_ends_its_open_sockets_within_a_second(keys: Keys, open_
             assert text_of(successor.answer(input="Say hello.", params=SHORT))
         other.send(type="ping")
         assert other.read()["type"] == "pong"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_revoked_key_ends_its_http_answers_within_a_second(stack: Stack, keys: Keys, stream: bool) -> None:
+    """P12: a key that leaked must not go on spending because it was used over HTTP."""
+    key_id, secret = keys.make(f"Wire http {stream}")
+    body = {"messages": [{"role": "user", "content": "A long story!"}], **LONG, "stream": stream}
+    headers = {"Authorization": f"Bearer {secret}"}
+    said: list[str] = []
+
+    def ask() -> int:
+        with httpx.stream("POST", f"{stack.url}/v1/chat/completions", json=body, headers=headers, timeout=60) as reply:
+            said.extend(reply.iter_lines())
+            return reply.status_code
+
+    def running() -> list[Any]:
+        principal = f"key:{key_id}"
+        return rows(stack, "SELECT id FROM chat_generation WHERE principal = ? AND state = 'queued'", principal)
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        wait_for(lambda: bool(said) if stream else bool(running()), 20)
+        keys.call("DELETE", f"/{key_id}")
+        since = time.monotonic()
+        assert asked.result(timeout=30) == (200 if stream else 401)
+        assert time.monotonic() - since < SOON_S
+    last = json.loads([line for line in said if line][-1].removeprefix("data: "))
+    assert last["error"]["code"] == "invalid_api_key"
+    wait_for(lambda: not running(), 10)
 
 
 def test_during_an_overlap_both_keys_answer_and_each_is_named_for_what_it_did(
