@@ -13,8 +13,10 @@ django_application = get_asgi_application()  # before the imports below: consume
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from django.conf import settings  # noqa: E402
 from django.urls import re_path  # noqa: E402
 
+from chatapp import bodies  # noqa: E402
 from chatapp.api.pace import paced  # noqa: E402
 from chatapp.api.routing import key_sockets, session_sockets  # noqa: E402
 from chatapp.dashboard.routing import websocket_urlpatterns as operators_sockets  # noqa: E402
@@ -24,6 +26,7 @@ from chatapp.origins import from_our_pages  # noqa: E402
 
 CLOSE_NOT_FOUND = 4404
 announce_setup()
+bodies.bound(max(settings.DATA_UPLOAD_MAX_MEMORY_SIZE, settings.OCTAVO_MAX_BODY))
 
 
 async def nowhere(

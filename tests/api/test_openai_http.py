@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -114,6 +116,25 @@ def test_a_body_that_is_no_json_or_too_large_is_refused(http: httpx.Client) -> N
     large = json.dumps({"messages": [{"role": "user", "content": "x" * (1 << 20)}]})
     assert http.post("/v1/chat/completions", content=large).status_code == 413
     assert http.post("/v1/chat/completions", content=large * 3).status_code == 413
+
+
+@pytest.mark.parametrize("header", ["Content-Length: 268435456", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/accounts/login/"])
+def test_what_is_far_too_large_is_cut_off_while_it_is_sent(stack: Stack, path: str, header: str) -> None:
+    """Nobody fills the disk with what is refused anyhow, without so much as an account."""
+    host, _, port = stack.url.removeprefix("http://").partition(":")
+    part = b"x" * (1 << 20)
+    if "chunked" in header:
+        part = b"%x\r\n%b\r\n" % (len(part), part)
+    sent = 0
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{header}\r\n\r\n".encode())
+        with suppress(ConnectionError):
+            while sent < 256:
+                connection.sendall(part)
+                sent += 1
+    assert 8 <= sent < 64, "what the kernels on both sides hold comes on top"
+    assert httpx.get(f"{stack.url}/healthz").status_code == 200
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(client: openai.OpenAI, stack: Stack) -> None:
