@@ -11,6 +11,7 @@ export class Sheet {
     veil.addEventListener("click", () => this.show(false));
     this.phone.addEventListener("change", () => this.#restore());
     this.#restore();
+    document.documentElement.dataset.framed = "";
   }
 
   get isSheet() {

@@ -47,6 +47,25 @@ def test_a_wrong_password_is_said_to_be_wrong_and_nothing_more(chat: Chat) -> No
     assert page.get_by_role("alert").inner_text() == known
 
 
+@pytest.mark.parametrize("context", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_no_page_on_a_phone_begins_under_the_sidebar(chat: Chat) -> None:
+    """A watcher looks at every frame that is drawn, from the first on."""
+    page = chat.page
+    page.add_init_script(
+        "window.seen = 0; (function look() { const bar = document.querySelector('#sidebar');"
+        " if (bar && getComputedStyle(bar).visibility === 'visible')"
+        " seen = Math.max(seen, bar.getBoundingClientRect().right); requestAnimationFrame(look); })()"
+    )
+    slug = chat.team["slug"]
+    chat.log_in(f"/t/{slug}/admin/settings", chat.team["admin"])
+    for path in (f"/t/{slug}/admin/settings", f"/t/{slug}/admin/members", f"/t/{slug}/"):
+        page.goto(path)
+        page.wait_for_timeout(300)
+        assert page.evaluate("seen") <= 0, path
+        page.get_by_role("button", name="Sidebar").click()
+        page.wait_for_function("() => seen > 200")
+
+
 @pytest.mark.parametrize("context", [{"viewport": {"width": 390, "height": 844}, "has_touch": True}], indirect=True)
 def test_a_phone_shows_the_column_and_the_sidebar_as_a_sheet(chat: Chat, picture: Picture) -> None:
     page = chat.log_in().page
