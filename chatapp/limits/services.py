@@ -8,7 +8,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from chatapp.audit.services import Actor, record
-from chatapp.errors import BadInput, Conflict, NotFound
+from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
 from chatapp.ids import parse_id
 from chatapp.limits.models import ALL, LOWER, LowerLimits, Plan, TenantLimits
 from chatapp.limits.selectors import ensure, limits_of_team
@@ -29,7 +29,8 @@ def set_lower(
     """Set what one person (of this membership), one key, or (neither) every person may do. Replaces what was set.
 
     Values of None are not limited beyond the team's; with nothing but None the row goes, and None is returned. Raises
-    BadInput for a value that is none or above the team's, with its field; NotFound for what is not this team's.
+    BadInput for a value that is none or above the team's, with its field; NotFound for what is not this team's;
+    Forbidden where a key would allow a key, itself too, more than it may.
     """
     access.require(Permission.MANAGE_LIMITS)
     tenant = access.tenant
@@ -48,6 +49,8 @@ def set_lower(
             raise NotFound("This team has no such key.", param="key_id")
         whose["key"], name = key, str(key)
     wanted = _checked(tenant, values)
+    if key_id is not None:
+        _hold_to_own(access, wanted)
     found = LowerLimits.objects.select_for_update().filter(tenant=tenant, **whose).first()
     before = {column: getattr(found, column) if found else None for column in LOWER}
     changes = {column: [before[column], wanted[column]] for column in LOWER if before[column] != wanted[column]}
@@ -73,22 +76,25 @@ def set_lower(
 
 
 def inherit(*, instance: ApiKey, created: bool, **_: Any) -> None:
-    """For the signal post_save: a key's successor may do no more than the key that it replaces."""
-    if not created or instance.replaces_id is None:
+    """For the signal post_save: a key may do no more than the key that it replaces, or that made it."""
+    source = instance.replaces_id or instance.created_with_id
+    if not created or source is None:
         return
-    for former in LowerLimits.objects.filter(tenant=instance.tenant_id, key=instance.replaces_id):
+    for former in LowerLimits.objects.filter(tenant=instance.tenant_id, key=source):
         columns = {name: getattr(former, name) for name in LOWER}
         LowerLimits.objects.create(tenant_id=instance.tenant_id, key=instance, **columns)
 
 
 @transaction.atomic
 def remove_lower(*, access: Access, lower_id: object) -> None:
-    """Back to the wider limits. Raises NotFound."""
+    """Back to the wider limits. Raises NotFound, and Forbidden as `set_lower`."""
     access.require(Permission.MANAGE_LIMITS)
     rows = LowerLimits.objects.select_for_update(of=("self",)).filter(tenant=access.tenant, pk=parse_id(lower_id))
     found = rows.select_related("user", "key").first()
     if found is None:
         raise NotFound("There are no such limits in this team.")
+    if found.key is not None:
+        _hold_to_own(access, {})
     name = found.user.email if found.user else str(found.key) if found.key else "Every person"
     changes = {column: [getattr(found, column), None] for column in LOWER if getattr(found, column) is not None}
     record("limits.removed", actor=access.actor, tenant=access.tenant, on=found, name=name, details=changes)
@@ -133,6 +139,17 @@ def make_default(*, plan: Plan, actor: Actor) -> None:
     Plan.objects.filter(is_default=True).exclude(pk=plan.pk).update(is_default=False)
     if Plan.objects.filter(pk=plan.pk, is_default=False).update(is_default=True):
         record("plan.made_default", actor=actor, tenant=None, on=plan)
+
+
+def _hold_to_own(access: Access, wanted: Mapping[str, int | None]) -> None:
+    """Raises Forbidden where a limited key would lift its limits, by itself or through another key."""
+    own = LowerLimits.objects.filter(tenant=access.tenant, key=access.key).first() if access.key is not None else None
+    for column in LOWER:
+        most, value = getattr(own, column, None), wanted.get(column)
+        if most is not None and (value is None or value > most):
+            raise Forbidden(
+                f"{BY_NAME[column].title}: a key cannot allow a key more than its own {most:,}.", param=column
+            )
 
 
 def _checked(tenant: Tenant, values: Mapping[str, int | None]) -> dict[str, int | None]:

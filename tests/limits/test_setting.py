@@ -111,6 +111,27 @@ def test_a_rotated_keys_successor_may_do_no_more(team: Team) -> None:
     assert limits_of(Access(tenant=team.tenant, key=old)).own.output_tokens == 20
 
 
+def test_a_limited_key_that_administers_lifts_no_limits_of_keys(team: Team) -> None:
+    minter, _ = keys.create_key(access=team.owner, name="Minter", scopes=["chat", "admin"])
+    other, _ = keys.create_key(access=team.owner, name="Other", scopes=["chat"])
+    services.set_lower(access=team.owner, key_id=minter.pk, values={"output_tokens": 20})
+    as_key = Access(tenant=team.tenant, key=minter)
+    made, _ = keys.create_key(access=as_key, name="Made", scopes=["chat"])
+    assert limits_of(Access(tenant=team.tenant, key=made)).own.output_tokens == 20
+    for key in (minter, made, other):
+        for values in ({}, {"output_tokens": 21}, {"requests_per_minute": 1}):
+            with pytest.raises(Forbidden) as refused:
+                services.set_lower(access=as_key, key_id=key.pk, values=values)
+            assert refused.value.param == "output_tokens"
+    for row in LowerLimits.objects.filter(key__in=(minter, made)):
+        with pytest.raises(Forbidden):
+            services.remove_lower(access=as_key, lower_id=row.pk)
+    services.set_lower(access=as_key, key_id=other.pk, values={"output_tokens": 20, "requests_per_minute": 1})
+    services.set_lower(access=as_key, member_id=member_id(team.member), values={"output_tokens": 50})
+    services.set_lower(access=team.owner, key_id=minter.pk, values={})
+    assert services.set_lower(access=as_key, key_id=other.pk, values={}) is None, "it is not limited itself any more"
+
+
 # --- pages --------------------------------------------------------------------------------------------------------
 
 
