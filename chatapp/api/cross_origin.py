@@ -14,7 +14,12 @@ from django.utils.cache import patch_vary_headers
 
 ASKS_FOR = "Access-Control-Request-Method"
 DEFAULT_HEADERS = "authorization, content-type"
-EXPOSED = "x-request-id, retry-after"
+EXPOSED = ", ".join(
+    [
+        "x-request-id", "retry-after", "x-should-retry",
+        *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+    ]
+)  # fmt: skip
 REMEMBER_S = 600
 
 

@@ -167,6 +167,8 @@ def test_a_listed_page_may_call_and_read_and_another_may_not(team: Team) -> None
     answer = Client().get("/v1/models", headers={**bearer, **PAGE})
     assert answer.status_code == 200
     assert answer["Access-Control-Allow-Origin"] == "https://app.example"
+    exposed = answer["Access-Control-Expose-Headers"].split(", ")
+    assert {"retry-after", "x-should-retry", "x-ratelimit-remaining-requests", "x-ratelimit-reset-tokens"} <= {*exposed}
     assert "Origin" in answer["Vary"]
     for headers in (bearer, {**bearer, "Origin": "https://evil.example"}):
         refused = Client().get("/v1/models", headers=headers)
