@@ -1,7 +1,7 @@
 """Deleting a team: asked for, undone within its grace period, or done (chatapp.data.purge).
 
-From the request on nobody gets in: sockets end within a second, keys stop working. Nothing is deleted until the grace
-period is over, so that undoing gives everything back.
+From the request on nobody gets in: sockets end within a second, keys stop working, answers under way are cancelled.
+Nothing is deleted until the grace period is over, so that undoing gives everything back.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from chatapp.audit.services import Actor, record
 from chatapp.data.models import UNFINISHED_DELETION, Deletion, DeletionState
 from chatapp.errors import BadInput, Conflict, NotFound
 from chatapp.ids import parse_id
+from chatapp.operators.services import cancel_answers
 from chatapp.scope import tenant_scope, unscoped
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Membership, Tenant
@@ -56,6 +57,7 @@ def request_deletion(*, tenant: Tenant, actor: Actor, grace: timedelta = GRACE) 
                     Tenant.objects.filter(pk=row.pk).update(suspended_at=timezone.now())
                 details = {"due_at": deletion.due_at.isoformat()}
                 record("tenant.deletion_requested", actor=actor, tenant=row, on=row, details=details)
+                cancel_answers(row)
         except IntegrityError:
             raise Conflict("This team is being deleted already.", code="deletion_running") from None
     tenant.refresh_from_db(fields=["suspended_at"])

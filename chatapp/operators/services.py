@@ -136,8 +136,7 @@ def suspend_tenant(*, by: User, tenant: Tenant, reason: str = "") -> None:
             return
         details = {"reason": reason.strip()[:500]} if reason.strip() else {}
         record("team.suspended", actor=operator(by), tenant=tenant, on=tenant, details=details)
-        running = list(Generation.objects.filter(tenant=tenant, state__in=UNFINISHED).values_list("pk", flat=True))
-        transaction.on_commit(lambda: _cancel(running))
+        cancel_answers(tenant)
 
 
 @transaction.atomic
@@ -221,6 +220,12 @@ def _save(tenant: Tenant) -> None:
             tenant.save()
     except IntegrityError:
         raise BadInput("There is a team with this short name already.", param="tenant_slug") from None
+
+
+def cancel_answers(tenant: Tenant) -> None:
+    """What runs and what waits, once the transaction that closes the team is through."""
+    running = list(Generation.objects.filter(tenant=tenant, state__in=UNFINISHED).values_list("pk", flat=True))
+    transaction.on_commit(lambda: _cancel(running))
 
 
 def _cancel(generations: Sequence[Any]) -> None:

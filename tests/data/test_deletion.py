@@ -30,6 +30,7 @@ from chatapp.operators.services import resume_tenant, suspend_tenant
 from chatapp.prompts.models import PromptVersion
 from chatapp.prompts.services import publish
 from chatapp.scope import tenant_scope
+from chatapp.streaming.finished import state
 from chatapp.tenants.access import BadKey, NoAccess, access_for_key, access_for_user, revoked
 from chatapp.tenants.models import ApiKey, Membership, Tenant
 from chatapp.tenants.services import create_api_key
@@ -357,6 +358,16 @@ def test_redis_that_dies_before_it_has_written_its_files_anew_is_asked_again(
     deletion = Deletion.objects.get()
     assert deletion.state == DeletionState.DONE
     assert "refused" not in deletion.report["redis_files"]
+
+
+def test_an_answer_under_way_ends_with_the_request(
+    written: tuple[Team, Team], worker: ScriptedWorker, server: redis.Redis
+) -> None:
+    team, strangers = written
+    ours, theirs = (ask(access=access, text="Slow") for access in (team.member, strangers.member))
+    request_own_deletion(access=team.owner, confirm="acme")
+    assert state(str(ours.pk)) == "cancelled"
+    assert state(str(theirs.pk)) != "cancelled"
 
 
 def test_an_answer_that_runs_is_stopped_first(written: tuple[Team, Team], worker: ScriptedWorker, sent: Sent) -> None:
