@@ -103,6 +103,8 @@ def refused(request: HttpRequest, fault: HTTPStatus) -> HttpResponse:
 def finished(request: HttpRequest, response: HttpResponse) -> HttpResponse:
     if request.path.startswith(API) and response.status_code >= 400:
         response = shaped(request, response)
+    if request.method == "POST" and request.path.startswith("/accounts/") and response.status_code == HTTPStatus.OK:
+        _say_refused(request, response)
     response.headers.setdefault("Permissions-Policy", PERMISSIONS)
     response.headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
     response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
@@ -112,6 +114,16 @@ def finished(request: HttpRequest, response: HttpResponse) -> HttpResponse:
     # Static files come with their own; all else is of this moment and for this reader.
     response.headers.setdefault("Cache-Control", "private, no-store")
     return response
+
+
+def _say_refused(request: HttpRequest, response: HttpResponse) -> None:
+    """allauth shows a form again with 200. What is refused has a 4xx here, as everywhere."""
+    if not response.headers.get("Content-Type", "").startswith("text/html"):
+        return
+    wait: int | None = getattr(request, "retry_after_s", None)
+    response.status_code = HTTPStatus.BAD_REQUEST if wait is None else HTTPStatus.TOO_MANY_REQUESTS
+    if wait is not None:
+        response.headers["Retry-After"] = str(wait)
 
 
 def shaped(request: HttpRequest, response: HttpResponse) -> HttpResponse:

@@ -54,6 +54,7 @@ class AccountAdapter(DefaultAccountAdapter):
         if user is not None and user.is_authenticated:
             keys.append(f"mfa-auth-user-{user.pk}")
         wait = wait_s(request, "login_failed", keys=keys) or 60
+        request.retry_after_s = wait  # for the answer's status and header (chatapp.hygiene)
         return ValidationError(f"That was tried too often. Try again {in_words(wait)}.", code=code)
 
     # What a login was tried with, as allauth counts it.

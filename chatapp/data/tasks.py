@@ -1,7 +1,6 @@
 """Celery's part of exports, retention and deletions. Messages carry ids only.
 
-They have a queue and a worker of their own (CELERY_TASK_ROUTES): what takes minutes must not keep the reaper from its
-seconds.
+They may take minutes; the worker has threads, so that they do not keep the reaper from its seconds.
 """
 
 from __future__ import annotations

@@ -162,7 +162,8 @@ ACCOUNT_PREVENT_ENUMERATION = True
 # Counted in the cache, so all web processes agree. "key" is the address that somebody tries.
 ACCOUNT_RATE_LIMITS = {
     "login": "30/m/ip",
-    "login_failed": "10/m/ip,5/5m/key",
+    # By address of the machine loosely: a whole office may be behind one. By account tightly.
+    "login_failed": "30/m/ip,5/5m/key",
     "signup": "20/m/ip",
     "reset_password": "20/m/ip,5/m/key",
     "reset_password_from_key": "20/m/ip",

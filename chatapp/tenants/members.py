@@ -10,11 +10,9 @@ from __future__ import annotations
 from django.db import transaction
 from django.utils import timezone
 
-from chatapp.accounts.models import User
 from chatapp.audit.services import record
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
 from chatapp.ids import parse_id
-from chatapp.scope import unscoped
 from chatapp.tenants.access import Access, revoked
 from chatapp.tenants.models import Membership, Tenant
 from chatapp.tenants.permissions import OF_ROLE, Permission, Role
@@ -143,13 +141,6 @@ def transfer_ownership(*, access: Access, membership_id: object, confirm: str) -
     roles = {member.user.email: [former, member.role], own.user.email: [Role.OWNER.value, own.role]}
     _record("ownership.transferred", access, member, {"roles": roles})
     return member
-
-
-def owned_alone(user: User) -> list[Tenant]:
-    """The teams that would be left without an owner if this account ended. For whatever deletes or closes accounts."""
-    with unscoped("own teams"):
-        owned = Membership.objects.filter(user=user, role=Role.OWNER).select_related("tenant")
-        return [member.tenant for member in owned if not _other_owners(member.tenant, member)]
 
 
 def is_last_owner(access: Access) -> bool:
