@@ -48,7 +48,7 @@ def asks(product: Stack, secret: str) -> httpx.Response:
 def test_an_owner_invites_publishes_revokes_and_sees_it_all_in_the_audit_log(
     chat: Chat, second: BrowserContext, product: Stack, picture: Callable[..., None], complaints: list[str]
 ) -> None:
-    """Issue 6: the whole way through a team's administration, with the member's own browser beside it."""
+    """The whole way through a team's administration, with the member's own browser beside it."""
     team = product.demo["tenants"][TEAM]
     base, owner = f"/t/{team['slug']}", team["admin"]["email"]
     email, name = f"nina.{time.time_ns()}@ferry.example", f"Ferry bot {time.time_ns()}"
