@@ -31,7 +31,7 @@ def answered(page: Page) -> str:
 
 
 def test_an_admin_edits_tries_publishes_compares_and_rolls_back(chat: Chat, picture: Callable[..., None]) -> None:
-    """Issue 6, 2. The figures are the engine's, the side chat leaves nothing, and members get what was published."""
+    """The figures are the engine's, the side chat leaves nothing, and members get what was published."""
     page, slug = chat.page, chat.team["slug"]
     chat.log_in(f"/t/{slug}/admin/prompts", chat.team["admin"])
     expect(page.get_by_role("heading", name="Prompts")).to_be_visible()
