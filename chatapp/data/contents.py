@@ -1,6 +1,7 @@
 """What is in an export: of a team, and of one person. Runs in the scope of whose rows it reads.
 
-Rows come in order of their ids, a page at a time. No secret is among them: neither hashes of keys nor salts.
+Rows come in order of their ids, a page at a time, their fields named one by one. No secret is among them: neither
+hashes of keys nor salts, neither the nonces of invitations nor the secret of a sign-in service.
 """
 
 from __future__ import annotations
@@ -11,18 +12,26 @@ from typing import Any
 from django.db import models
 
 from chatapp.accounts.models import User
-from chatapp.audit.models import AuditEntry
+from chatapp.audit.models import AuditEntry, BreakGlass
 from chatapp.chat.models import Conversation, Generation, Message
 from chatapp.data.archive import Archive
 from chatapp.data.retention import retention_of
+from chatapp.limits.models import ALL, LOWER, LowerLimits, Meter, TenantLimits
+from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.models import PromptVersion, SystemPrompt
-from chatapp.tenants.models import ApiKey, Membership, Tenant
+from chatapp.tenants.models import ApiKey, DomainClaim, Invitation, Membership, SignIn, Tenant
+from chatapp.usage.models import UsageDay
 
 PAGE = 500
 
 USAGE = (
     "id", "created_at", "ended_at", "team", "principal", "conversation", "model", "state", "finish_reason",
     "prompt_tokens", "cached_tokens", "completion_tokens", "queue_s", "prefill_s", "decode_s", "error_code",
+)  # fmt: skip
+DAYS = (
+    "at", "kind", "principal", "principal_name", "assistant_id", "assistant_name", "model", "requests", "finished",
+    "cancelled", "refused", "failed", "prompt_tokens", "cached_tokens", "output_tokens", "queue_us", "prefill_us",
+    "decode_us",
 )  # fmt: skip
 AUDIT = (
     "id", "at", "actor_kind", "actor_id", "actor_name", "action", "object_kind", "object_id", "object_name", "details",
@@ -31,19 +40,28 @@ AUDIT = (
 
 # Named one by one, so that no secret of a tenant gets in by being added to its model.
 TENANT_FIELDS = (
-    "id", "slug", "name", "accent", "default_model", "created_at",
+    "id", "slug", "name", "accent", "default_model", "allowed_models", "created_at",
 )  # fmt: skip
 
 TEAM_README = """\
 Everything that {name} ({slug}) has in Octavo.
 
-conversations.jsonl   one conversation a line: whose it is, title, times, star
+conversations.jsonl   one conversation a line: whose it is, title, assistant, model, times, star
 messages.jsonl        one message a line; `parent` is the message that it follows, so edits and retries are branches
 members.jsonl         who belongs to the team, with role
+invitations.jsonl     who was invited, by whom, and what became of it
+assistants.jsonl      one assistant a line; `published` is the version in prompts.jsonl that answers
 prompts.jsonl         one version of a system prompt a line, drafts and published ones
-keys.jsonl            API keys by name and first characters; nobody has the secrets, we do not either
+keys.jsonl            API keys by name and first characters, what they may do, from where and how long; nobody has
+                      the secrets, we do not either
+limits.json           the plan, the limits that hold for the team, and which of them are its own and not the plan's
+lower_limits.jsonl    what admins have set lower: for a person, for a key, or (neither) for each person
+meters.jsonl          tokens of a month a line; `subject` is a person or a key, empty for the whole team
 usage.csv             one answer a line: tokens, times, how it ended; no text
+usage_days.csv        what these add up to by day (UTC), also of days whose answers are not kept any more
 audit.csv             who did what, and from where
+readings.jsonl        when an operator had leave to read chats, and why
+sign_in.json          second factors, the team's own sign-in service without its secret, and mail domains
 settings.json         the team's settings and how long it keeps chats
 manifest.json         rows, bytes and SHA-256 of each of these files
 
@@ -58,7 +76,7 @@ PERSON_README = """\
 Everything that {email} has in Octavo, in all teams.
 
 account.json          the account and the teams that it belongs to
-conversations.jsonl   one conversation a line: in which team, title, times, star
+conversations.jsonl   one conversation a line: in which team, title, assistant, model, times, star
 messages.jsonl        one message a line; `parent` is the message that it follows, so edits and retries are branches
 usage.csv             one answer a line: tokens, times, how it ended; no text
 manifest.json         rows, bytes and SHA-256 of each of these files
@@ -69,7 +87,10 @@ files a quote stands before what a spreadsheet would take for a formula. Times a
 
 
 def count_team() -> int:
-    tables = (Conversation, Message, Membership, PromptVersion, ApiKey, Generation, AuditEntry)
+    tables = (
+        Conversation, Message, Membership, Invitation, SystemPrompt, PromptVersion, ApiKey, LowerLimits, Meter,
+        Generation, UsageDay, AuditEntry, BreakGlass,
+    )  # fmt: skip
     return sum(model.objects.count() for model in tables)
 
 
@@ -78,12 +99,21 @@ def write_team(archive: Archive, tenant: Tenant) -> None:
     archive.lines("conversations.jsonl", map(_conversation, _pages(_conversations(Conversation.objects.all()))))
     archive.lines("messages.jsonl", map(_message, _pages(Message.objects.all())))
     archive.lines("members.jsonl", map(_member, _pages(Membership.objects.select_related("user"))))
+    invitations = Invitation.objects.select_related("invited_by", "accepted_by")
+    archive.lines("invitations.jsonl", map(_invitation, _pages(invitations)))
+    archive.lines("assistants.jsonl", map(_assistant, _pages(SystemPrompt.objects.select_related("published"))))
     published = set(SystemPrompt.objects.exclude(published=None).values_list("published", flat=True))
     versions = PromptVersion.objects.select_related("prompt", "created_by")
     archive.lines("prompts.jsonl", ({**_version(row), "is_published": row.pk in published} for row in _pages(versions)))
     archive.lines("keys.jsonl", map(_key, _pages(ApiKey.objects.select_related("created_by"))))
+    archive.document("limits.json", _limits(tenant))
+    archive.lines("lower_limits.jsonl", map(_lower, _pages(LowerLimits.objects.select_related("user", "key"))))
+    archive.lines("meters.jsonl", map(_meter, _pages(Meter.objects)))
     archive.table("usage.csv", USAGE, map(_usage, _pages(_generations(Generation.objects.all()))))
-    archive.table("audit.csv", AUDIT, ([getattr(row, name) for name in AUDIT] for row in _pages(AuditEntry.objects)))
+    archive.table("usage_days.csv", DAYS, _columns(UsageDay.objects.defer("first_token", "between_tokens"), DAYS))
+    archive.table("audit.csv", AUDIT, _columns(AuditEntry.objects, AUDIT))
+    archive.lines("readings.jsonl", map(_reading, _pages(BreakGlass.objects)))
+    archive.document("sign_in.json", _sign_in(tenant))
     archive.document("settings.json", _settings(tenant))
     archive.manifest({"team": {"id": str(tenant.pk), "slug": tenant.slug, "name": tenant.name}})
 
@@ -130,8 +160,12 @@ def _pages(rows: models.QuerySet[Any] | models.Manager[Any]) -> Iterator[Any]:
         last = page[-1].pk
 
 
+def _columns(rows: models.QuerySet[Any] | models.Manager[Any], names: tuple[str, ...]) -> Iterator[list[Any]]:
+    return ([getattr(row, name) for name in names] for row in _pages(rows))
+
+
 def _conversations(rows: models.QuerySet[Conversation]) -> models.QuerySet[Conversation]:
-    return rows.select_related("user", "key", "tenant")
+    return rows.select_related("user", "key", "tenant", "assistant")
 
 
 def _generations(rows: models.QuerySet[Generation]) -> models.QuerySet[Generation]:
@@ -145,6 +179,8 @@ def _conversation(row: Conversation) -> dict[str, Any]:
         "user": row.user.email if row.user else None,
         "key": str(row.key) if row.key else None,
         "title": row.title,
+        "assistant": row.assistant.slug if row.assistant else None,
+        "model": row.model,
         "created_at": row.created_at,
         "updated_at": row.updated_at,
         "starred_at": row.starred_at,
@@ -174,6 +210,38 @@ def _member(row: Membership) -> dict[str, Any]:
     }
 
 
+def _invitation(row: Invitation) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "email": row.email,
+        "role": row.role,
+        "invited_by": row.invited_by.email if row.invited_by else None,
+        "inviter": row.inviter,
+        "created_at": row.created_at,
+        "sent_at": row.sent_at,
+        "mailed_at": row.mailed_at,
+        "expires_at": row.expires_at,
+        "accepted_at": row.accepted_at,
+        "accepted_by": row.accepted_by.email if row.accepted_by else None,
+        "withdrawn_at": row.withdrawn_at,
+    }
+
+
+def _assistant(row: SystemPrompt) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "name": row.name,
+        "slug": row.slug,
+        "description": row.description,
+        "order": row.order,
+        "is_default": row.is_default,
+        "archived_at": row.archived_at,
+        "published": row.published_id,
+        "published_number": row.published.number if row.published else None,
+        "created_at": row.created_at,
+    }
+
+
 def _version(row: PromptVersion) -> dict[str, Any]:
     return {
         "id": row.pk,
@@ -193,10 +261,66 @@ def _key(row: ApiKey) -> dict[str, Any]:
         "name": row.name,
         "prefix": row.prefix,
         "scopes": sorted(row.scopes),
+        "allowed_origins": row.allowed_origins,
+        "allowed_networks": row.allowed_networks,
         "created_by": row.created_by.email if row.created_by else None,
+        "created_with": row.created_with_id,
         "created_at": row.created_at,
+        "expires_at": row.expires_at,
         "last_used_at": row.last_used_at,
+        "last_used_address": row.last_used_address,
         "revoked_at": row.revoked_at,
+        "replaces": row.replaces_id,
+        "replaced_at": row.replaced_at,
+    }
+
+
+def _limits(tenant: Tenant) -> dict[str, Any]:
+    held = limits_of_team(tenant).team  # a team that nobody has asked for yet gets its plan here
+    row = TenantLimits.objects.select_related("plan").filter(tenant=tenant).first()
+    return {
+        "plan": row.plan.name if row else None,
+        "limits": {name: getattr(held, name) for name in ALL},
+        "overrides": {name: getattr(row, name) for name in ALL if getattr(row, name, None) is not None},
+    }
+
+
+def _lower(row: LowerLimits) -> dict[str, Any]:
+    return {
+        "user": row.user.email if row.user else None,
+        "key": str(row.key) if row.key else None,
+        **{name: getattr(row, name) for name in LOWER},
+    }
+
+
+def _meter(row: Meter) -> dict[str, Any]:
+    return {"month": row.month, "subject": row.subject, "used": row.used, "reserved": row.reserved}
+
+
+def _reading(row: BreakGlass) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "operator": row.operator_name,
+        "reason": row.reason,
+        "conversation": row.conversation_id,
+        "opened_at": row.opened_at,
+        "expires_at": row.expires_at,
+        "closed_at": row.closed_at,
+    }
+
+
+def _sign_in(tenant: Tenant) -> dict[str, Any]:
+    row = SignIn.objects.filter(tenant=tenant).first() or SignIn(tenant=tenant)
+    return {
+        "mfa": row.mfa,
+        "enabled": row.enabled,
+        "issuer": row.issuer,
+        "client_id": row.client_id,
+        "role": row.role,
+        "domains": [
+            {"domain": claim.domain, "created_at": claim.created_at, "confirmed_at": claim.confirmed_at}
+            for claim in DomainClaim.objects.filter(tenant=tenant)
+        ],
     }
 
 

@@ -12,16 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
+from django.db import models
 from django.utils import timezone
 
-from chatapp.audit.models import AuditEntry
-from chatapp.chat.models import Message
+from chatapp.audit.models import AuditEntry, BreakGlass
+from chatapp.chat.models import Conversation, Generation, Message
 from chatapp.data import archive, contents, exports
 from chatapp.data.archive import Archive
 from chatapp.data.exports import cancel_export, request_export, request_own_export
-from chatapp.data.models import Export, JobState, OwnExport
+from chatapp.data.models import Export, JobState, OwnExport, Retention, Sweep
 from chatapp.errors import Conflict, Forbidden, NotFound
+from chatapp.limits.models import LowerLimits, Meter, Reservation, TenantLimits
+from chatapp.limits.selectors import limits_of_team
+from chatapp.owned import TenantOwned
+from chatapp.prompts.models import PromptVersion, SystemPrompt
+from chatapp.tenants.models import ApiKey, DomainClaim, Invitation, Membership, SignIn, Tenant
 from chatapp.tenants.services import add_member
+from chatapp.usage.models import UsageDay, UsageHorizon, UsageHour, UsageRow, UsageTotal
 from tests.chat.conftest import Team
 from tests.data.conftest import Sent, a_chat
 
@@ -76,6 +84,147 @@ def test_an_export_holds_all_of_the_team_and_nothing_of_anothers(team: Team, str
     whole = b"".join(file.read(name) for name in file.namelist())
     for secret in ("THEIRS", team.secret, team.tenant.salt, team.key.key.hash, team.key.key.salt, mine.salt, "argon"):  # type: ignore[union-attr]
         assert secret.encode() not in whole
+
+
+# Where the rows of each model are: a line each, or a part of a document.
+ROWS: dict[type[models.Model], str] = {
+    ApiKey: "keys.jsonl",
+    AuditEntry: "audit.csv",
+    BreakGlass: "readings.jsonl",
+    Conversation: "conversations.jsonl",
+    Generation: "usage.csv",
+    Invitation: "invitations.jsonl",
+    LowerLimits: "lower_limits.jsonl",
+    Membership: "members.jsonl",
+    Message: "messages.jsonl",
+    Meter: "meters.jsonl",
+    PromptVersion: "prompts.jsonl",
+    SystemPrompt: "assistants.jsonl",
+    UsageDay: "usage_days.csv",
+}
+PARTS: dict[type[models.Model], str] = {
+    DomainClaim: "sign_in.json",
+    Retention: "settings.json",
+    SignIn: "sign_in.json",
+    TenantLimits: "limits.json",
+}
+LEFT_OUT: dict[type[models.Model], str] = {
+    Export: "about such files themselves; the audit log says who asked for which",
+    Reservation: "held while an answer is under way, and settled in its meter",
+    Sweep: "counts of a night, which the audit log has too",
+    UsageHorizon: "how far rows of usage have been deleted: what is there says it",
+    UsageHour: "summed up in usage_days.csv",
+    UsageRow: "the same answers as in usage.csv, in the form that sums are made of",
+    UsageTotal: "summed up in usage_days.csv",
+}
+SECRET = ("salt", "hash", "secret", "nonce", "digest")
+
+
+def filled(team: Team) -> None:
+    """One row at least of each model that an export has, most fields said."""
+    now = timezone.now()
+    tenant, key = team.tenant, team.key.key
+    assert key is not None
+    assistant = SystemPrompt.objects.get(tenant=tenant)
+    a_chat(team.member, "one", "two", assistant=assistant, model="small")
+    SystemPrompt.objects.create(
+        tenant=tenant, name="Archived one", slug="archived-one", description="Knows the tax.", order=3, archived_at=now
+    )
+    ApiKey.objects.filter(pk=key.pk).update(
+        allowed_origins=["https://app.test"], allowed_networks=["10.0.0.0/8"], expires_at=now, replaced_at=now
+    )
+    ApiKey.objects.create(tenant=tenant, name="next", prefix="octv_next", hash="h" * 64, replaces=key, revoked_at=now)
+    Invitation.objects.create(
+        tenant=tenant, email="new@acme.test", inviter="owner@acme.test", invited_by=team.owner.user, expires_at=now
+    )
+    limits_of_team(tenant)
+    TenantLimits.objects.filter(tenant=tenant).update(queue_length=17)
+    LowerLimits.objects.create(tenant=tenant, key=key, requests_per_minute=5)
+    LowerLimits.objects.create(tenant=tenant, user=team.member.user, tokens_per_month=1000)
+    Meter.objects.create(tenant=tenant, month=now.date().replace(day=1), subject="", used=42)
+    UsageDay.objects.create(tenant=tenant, at=now, kind="chat", principal="user:7", model="m", requests=1, finished=1)
+    SignIn.objects.create(
+        tenant=tenant, mfa="managers", issuer="https://id.acme.test", client_id="octavo", sealed_secret="SEALED-SECRET"
+    )
+    DomainClaim.objects.create(tenant=tenant, domain="acme.test", confirmed_at=now)
+    Retention.objects.create(tenant=tenant, days=90)
+    BreakGlass.objects.create(
+        tenant=tenant, operator_name="op@octavo.test", reason="They asked us to look.", opened_at=now,
+        expires_at=now + timedelta(minutes=15),
+    )  # fmt: skip
+
+
+def test_each_model_of_tenants_rows_is_in_an_export_or_left_out_for_a_reason(
+    team: Team, strangers: Team, sent: Sent
+) -> None:
+    owned = {model for model in apps.get_models() if issubclass(model, TenantOwned)}
+    assert owned == ROWS.keys() | PARTS.keys() | LEFT_OUT.keys()
+    assert len(owned) == len(ROWS) + len(PARTS) + len(LEFT_OUT)
+    filled(team)
+    export = request_export(access=team.owner)
+    sent.run()
+    file = opened(export)
+    rows = {entry["name"]: entry["rows"] for entry in json.loads(file.read("manifest.json"))["files"]}
+    for model, name in ROWS.items():
+        own = model._default_manager.filter(**{model.tenant_path: team.tenant})  # type: ignore[attr-defined]
+        later = 1 if model is AuditEntry else 0  # that the export was made
+        assert rows[name] == own.count() - later > 0, name
+    readme = file.read("README.txt").decode()
+    for name in file.namelist():
+        assert name in readme or name == "README.txt", name
+
+
+def test_an_export_has_what_people_have_set(team: Team, sent: Sent) -> None:
+    filled(team)
+    export = request_export(access=team.owner)
+    sent.run()
+    file = opened(export)
+    (chat,) = lines(file, "conversations.jsonl")
+    live, archived = lines(file, "assistants.jsonl")
+    assert (chat["assistant"], chat["model"]) == (live["slug"], "small")
+    (version,) = lines(file, "prompts.jsonl")
+    assert (live["published"], live["published_number"], live["is_default"]) == (version["id"], 1, True)
+    assert (archived["slug"], archived["description"], archived["order"]) == ("archived-one", "Knows the tax.", 3)
+    assert archived["archived_at"]
+    old, new = lines(file, "keys.jsonl")
+    assert (old["allowed_origins"], old["allowed_networks"]) == (["https://app.test"], ["10.0.0.0/8"])
+    assert old["scopes"] == ["chat", "system"]
+    assert all((old["expires_at"], old["replaced_at"], new["revoked_at"]))
+    assert new["replaces"] == old["id"]
+    (invitation,) = lines(file, "invitations.jsonl")
+    assert (invitation["email"], invitation["invited_by"]) == ("new@acme.test", "owner@acme.test")
+    limits = json.loads(file.read("limits.json"))
+    assert (limits["plan"], limits["overrides"]) == ("Standard", {"queue_length": 17})
+    assert limits["limits"]["output_tokens"] == 4096
+    lower = lines(file, "lower_limits.jsonl")
+    assert [(row["user"], bool(row["key"]), row["requests_per_minute"], row["tokens_per_month"]) for row in lower] == [
+        (None, True, 5, None), ("member@acme.test", False, None, 1000),
+    ]  # fmt: skip
+    assert [(row["subject"], row["used"]) for row in lines(file, "meters.jsonl")] == [("", 42)]
+    (day,) = csv.DictReader(io.StringIO(file.read("usage_days.csv").decode()))
+    assert (day["principal"], day["requests"]) == ("user:7", "1")
+    sign_in = json.loads(file.read("sign_in.json"))
+    assert (sign_in["mfa"], sign_in["issuer"]) == ("managers", "https://id.acme.test")
+    assert [claim["domain"] for claim in sign_in["domains"]] == ["acme.test"]
+    (reading,) = lines(file, "readings.jsonl")
+    assert (reading["operator"], reading["reason"]) == ("op@octavo.test", "They asked us to look.")
+
+
+def test_no_secret_of_any_row_is_in_an_export(team: Team, sent: Sent) -> None:
+    filled(team)
+    export = request_export(access=team.owner)
+    sent.run()
+    file = opened(export)
+    whole = b"".join(file.read(name) for name in file.namelist())
+    seen = set()
+    for model in [Tenant, *(model for model in apps.get_models() if issubclass(model, TenantOwned))]:
+        for field in model._meta.concrete_fields:
+            if any(word in field.name for word in SECRET):
+                values = [value for value in model._default_manager.values_list(field.name, flat=True) if value]
+                assert values, f"no {field} to look for"
+                assert not [value for value in values if value.encode() in whole], str(field)
+                seen.add(field.name)
+    assert seen == {"salt", "hash", "sealed_secret", "nonce", "digest"}
 
 
 def test_the_manifest_says_what_is_in_it_and_the_row_says_what_the_file_is(team: Team, sent: Sent) -> None:
