@@ -74,16 +74,17 @@ def _retention(request: HttpRequest, access: Access) -> HttpResponse:
     if not form.is_valid():
         return _page(request, access, status=400, retention_form=form)
     rule, former = form.rule(), retention_of(access.tenant)
-    stricter = rule["days"] is not None and (
+    fewer_chats = rule["days"] is not None and (
         former.days is None or rule["days"] < former.days or (former.keep_starred and not rule["keep_starred"])
     )
-    if stricter and "confirmed" not in request.POST:
-        told = preview(access=access, days=rule["days"], keep_starred=rule["keep_starred"])
-        return page(request, access, "tenant/data_preview.html", {"preview": told, "rule": rule})
+    fewer_figures = rule["usage_days"] < former.usage_days
+    if (fewer_chats or fewer_figures) and "confirmed" not in request.POST:
+        context = {"preview": preview(access=access, **rule), "rule": rule, "fewer_figures": fewer_figures}
+        return page(request, access, "tenant/data_preview.html", context)
     if not is_repeat(request):
         set_retention(access=access, **rule)
         said = f"Chats are deleted {rule['days']} days after their last message." if rule["days"] else "Chats are kept."
-        messages.success(request, said)
+        messages.success(request, f"{said} Usage figures are kept for {rule['usage_days']} days.")
     return redirect("tenant-data", slug=access.tenant.slug)
 
 

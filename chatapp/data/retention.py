@@ -24,6 +24,7 @@ from chatapp.scope import tenant_scope, unscoped
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
 from chatapp.tenants.permissions import Permission
+from chatapp.usage.selectors import rows_before
 from chatapp.usage.services import delete_rows_before
 
 log = structlog.get_logger(__name__)
@@ -43,28 +44,38 @@ class MemberShare:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a rule would delete now. `members`: those with most first, MOST_MEMBERS of them."""
+    """What a rule would delete now. `members`: those with most first, MOST_MEMBERS of them.
 
-    days: int
+    `usage_rows`: answers whose figures would go; of their days the sums stay.
+    """
+
+    days: int | None
     keep_starred: bool
+    usage_days: int
     conversations: int
     messages: int
     starred_kept: int
     oldest: datetime | None
     newest: datetime | None
     members: list[MemberShare]
+    usage_rows: int
 
 
 def retention_of(tenant: Tenant) -> Retention:
     return Retention.objects.filter(tenant=tenant).first() or Retention(tenant=tenant)
 
 
-def preview(*, access: Access, days: int, keep_starred: bool = True) -> Preview:
-    """The dry run. Raises BadInput, Forbidden."""
+def preview(*, access: Access, days: int | None, keep_starred: bool = True, usage_days: int | None = None) -> Preview:
+    """The dry run. `usage_days` None: as it is now. Raises BadInput, Forbidden."""
     access.require(Permission.MANAGE_DATA)
-    _check("days", days, 1)
-    cutoff = timezone.now() - timedelta(days=days)
-    own = Conversation.objects.filter(tenant=access.tenant)
+    if days is not None:
+        _check("days", days, 1)
+    if usage_days is None:
+        usage_days = retention_of(access.tenant).usage_days
+    _check("usage_days", usage_days, LEAST_USAGE_DAYS)
+    now = timezone.now()
+    own = Conversation.objects.filter(tenant=access.tenant) if days is not None else Conversation.objects.none()
+    cutoff = now - timedelta(days=days or 0)
     old = _old(own, cutoff, keep_starred)
     totals = old.aggregate(count=Count("pk"), oldest=Min("updated_at"), newest=Max("updated_at"))
     shares = (
@@ -76,6 +87,7 @@ def preview(*, access: Access, days: int, keep_starred: bool = True) -> Preview:
     return Preview(
         days=days,
         keep_starred=keep_starred,
+        usage_days=usage_days,
         conversations=totals["count"],
         messages=Message.objects.filter(conversation__in=old.values("pk")).count(),
         starred_kept=starred if keep_starred else 0,
@@ -85,6 +97,7 @@ def preview(*, access: Access, days: int, keep_starred: bool = True) -> Preview:
             MemberShare(row["user__email"] or f"API key {row['key__name']}", row["chats"], row["said"])
             for row in shares[:MOST_MEMBERS]
         ],
+        usage_rows=rows_before(access.tenant.pk, now - timedelta(days=usage_days)),
     )
 
 

@@ -20,7 +20,7 @@ from chatapp.usage import histogram
 from chatapp.usage.histogram import Histogram
 from chatapp.usage.models import Kind, UsageDay, UsageHour, UsageRow, UsageTotal
 from chatapp.usage.periods import Period
-from chatapp.usage.rollup import DAY, SUMS, day_of
+from chatapp.usage.rollup import DAY, SUMS, day_of, hour_of
 
 
 class GroupBy(StrEnum):
@@ -106,6 +106,11 @@ def tokens_of(tenant_id: uuid.UUID, start: datetime, end: datetime, *, principal
         rows = rows.filter(principal=principal)
     sums = rows.aggregate(*(Sum(name) for name in ("prompt_tokens", "cached_tokens", "output_tokens")))
     return Tokens(*(sums[f"{name}__sum"] or 0 for name in ("prompt_tokens", "cached_tokens", "output_tokens")))
+
+
+def rows_before(tenant_id: uuid.UUID, before: datetime) -> int:
+    """How many rows services.delete_rows_before would delete, once all of them are rolled up."""
+    return UsageRow.objects.filter(tenant_id=tenant_id, at__lt=hour_of(before)).count()
 
 
 def filters_of(params: Mapping[str, str | None]) -> dict[str, str]:

@@ -16,8 +16,11 @@ from chatapp.chat.models import Conversation, Generation
 from chatapp.data import own
 from chatapp.data.exports import request_own_export
 from chatapp.data.models import Deletion, Export, OwnExport, Retention
+from chatapp.data.retention import sweep
+from chatapp.ids import new_id
 from chatapp.tenants.models import Membership, Role, Tenant
 from chatapp.tenants.services import add_member
+from chatapp.usage.models import UsageRow
 from tests.chat.conftest import Team
 from tests.data.conftest import Sent, a_chat, logged_in
 
@@ -64,6 +67,38 @@ def test_a_rule_is_shown_first_and_turned_on_by_a_second_step(team: Team) -> Non
     reply = client.post(PAGE, {**rule, "days": "", "usage_days": "400"})
     assert reply.status_code == 302, "what deletes less needs no dry run"
     assert Retention.objects.get().days is None
+
+
+def test_a_shorter_term_of_figures_is_shown_first_too(team: Team) -> None:
+    for days in (70, 200, 300, 500):
+        figures(team, days)
+    client = logged_in(team.owner)
+    rule = {"action": "retention", "days": "", "keep_starred": "on", "usage_days": "100"}
+    html = client.post(PAGE, rule).content.decode()
+    assert "keep usage figures for 100 days" in html
+    assert "<dt>Usage rows</dt><dd>3</dd>" in html
+    assert "after their last message" not in html, "no chat goes by it"
+    assert not Retention.objects.exists()
+    again = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', html.split("card danger")[1]))
+    assert again["days"] == ""
+    assert client.post(PAGE, again).status_code == 302
+    kept = Retention.objects.get()
+    assert (kept.days, kept.keep_starred, kept.usage_days) == (None, True, 100)
+    sweep(team.tenant)
+    assert UsageRow.objects.count() == 1, "what was shown is what goes"
+    assert client.post(PAGE, {**rule, "usage_days": "400"}).status_code == 302, "what keeps more needs no dry run"
+    both = client.post(PAGE, {**rule, "days": "30", "usage_days": "62"}).content.decode()
+    assert "delete chats 30 days after their last message, keep starred ones; keep usage figures for 62 days" in both
+    assert "<dt>Usage rows</dt><dd>1</dd>" in both
+
+
+def figures(team: Team, days_ago: int) -> None:
+    """One answer's, in the roll-ups already."""
+    at = timezone.now() - timedelta(days=days_ago)
+    UsageRow.objects.create(
+        generation_id=new_id(), tenant=team.tenant, at=at, ended_at=at, kind="chat", principal=team.member.principal,
+        model="m", state="finished", pending=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -150,6 +185,10 @@ def test_the_api_says_and_does_what_the_page_does(team: Team, sent: Sent) -> Non
     base = "/api/t/acme"
     assert client.get(f"{base}/retention").json() == {"days": None, "keep_starred": True, "usage_days": 400}
     assert client.get(f"{base}/retention/preview?days=30").json()["conversations"] == 1
+    figures(team, 100)
+    for usage_days, rows in (("", 0), ("&usage_days=99", 1)):
+        told = client.get(f"{base}/retention/preview?days=30{usage_days}").json()
+        assert told["usage_rows"] == rows
     changed = client.put(f"{base}/retention", {"days": 30}, content_type="application/json")
     assert changed.json() == {"days": 30, "keep_starred": True, "usage_days": 400}
     for days in (0, "x", 99999):

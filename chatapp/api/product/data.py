@@ -34,14 +34,18 @@ class MemberShare(Schema):
 
 
 class Preview(Schema):
+    """`usage_rows`: answers whose figures would go; of their days the sums stay."""
+
     days: int
     keep_starred: bool
+    usage_days: int
     conversations: int
     messages: int
     starred_kept: int
     oldest: datetime | None
     newest: datetime | None
     members: list[MemberShare]
+    usage_rows: int
 
 
 class Export(Schema):
@@ -95,10 +99,15 @@ def change_retention(request: HttpRequest, slug: str, rule: Rule) -> Any:
 
 @router.get("/t/{slug}/retention/preview", response={200: Preview, 400: ErrorAnswer}, auth=OWNERS)
 def preview_retention(
-    request: HttpRequest, slug: str, days: int = Query(30, ge=1, le=LONGEST_DAYS), keep_starred: bool = True
+    request: HttpRequest,
+    slug: str,
+    days: int = Query(30, ge=1, le=LONGEST_DAYS),
+    keep_starred: bool = True,
+    usage_days: int | None = Query(None, ge=LEAST_USAGE_DAYS, le=LONGEST_DAYS),
 ) -> Any:
-    """What a rule would delete now. Nothing is changed."""
-    return retention.preview(access=request.auth, days=days, keep_starred=keep_starred)  # type: ignore[attr-defined]
+    """What a rule would delete now. Without `usage_days` figures are kept as long as now. Nothing is changed."""
+    access = request.auth  # type: ignore[attr-defined]
+    return retention.preview(access=access, days=days, keep_starred=keep_starred, usage_days=usage_days)
 
 
 @router.get("/t/{slug}/exports", response=Exports, auth=OWNERS)
