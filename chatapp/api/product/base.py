@@ -26,6 +26,12 @@ log = structlog.get_logger(__name__)
 NO_TEAM = "There is no such team."
 
 
+class AccessRequest(HttpRequest):
+    """What an operation behind `auth=needs(…)` is given."""
+
+    auth: Access
+
+
 class Error(Schema):
     code: str
     message: str

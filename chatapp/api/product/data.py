@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 
-from chatapp.api.product.base import ErrorAnswer, needs
+from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
 from chatapp.chat.stars import set_starred
 from chatapp.data import deletion, exports, retention
 from chatapp.data.models import LEAST_USAGE_DAYS, LONGEST_DAYS, USAGE_DAYS
@@ -88,54 +87,54 @@ class Starred(Schema):
 
 
 @router.get("/t/{slug}/retention", response=Rule, auth=OWNERS)
-def read_retention(request: HttpRequest, slug: str) -> Any:
-    return retention.retention_of(request.auth.tenant)  # type: ignore[attr-defined]
+def read_retention(request: AccessRequest, slug: str) -> Any:
+    return retention.retention_of(request.auth.tenant)
 
 
 @router.put("/t/{slug}/retention", response={200: Rule, 400: ErrorAnswer}, auth=OWNERS)
-def change_retention(request: HttpRequest, slug: str, rule: Rule) -> Any:
-    return retention.set_retention(access=request.auth, **rule.dict())  # type: ignore[attr-defined]
+def change_retention(request: AccessRequest, slug: str, rule: Rule) -> Any:
+    return retention.set_retention(access=request.auth, **rule.dict())
 
 
 @router.get("/t/{slug}/retention/preview", response={200: Preview, 400: ErrorAnswer}, auth=OWNERS)
 def preview_retention(
-    request: HttpRequest,
+    request: AccessRequest,
     slug: str,
     days: int = Query(30, ge=1, le=LONGEST_DAYS),
     keep_starred: bool = True,
     usage_days: int | None = Query(None, ge=LEAST_USAGE_DAYS, le=LONGEST_DAYS),
 ) -> Any:
     """What a rule would delete now. Without `usage_days` figures are kept as long as now. Nothing is changed."""
-    access = request.auth  # type: ignore[attr-defined]
+    access = request.auth
     return retention.preview(access=access, days=days, keep_starred=keep_starred, usage_days=usage_days)
 
 
 @router.get("/t/{slug}/exports", response=Exports, auth=OWNERS)
-def list_exports(request: HttpRequest, slug: str) -> Any:
-    return {"items": exports.exports_of(request.auth)}  # type: ignore[attr-defined]
+def list_exports(request: AccessRequest, slug: str) -> Any:
+    return {"items": exports.exports_of(request.auth)}
 
 
 @router.post("/t/{slug}/exports", response={202: Export, 409: ErrorAnswer}, auth=OWNERS)
-def make_export(request: HttpRequest, slug: str) -> Any:
+def make_export(request: AccessRequest, slug: str) -> Any:
     """Its file is at the address of the data page, /t/{slug}/admin/data/exports/{id}, once its state is "done"."""
-    return Status(202, exports.request_export(access=request.auth))  # type: ignore[attr-defined]
+    return Status(202, exports.request_export(access=request.auth))
 
 
 @router.get("/t/{slug}/exports/{uuid:export_id}", response={200: Export, 404: ErrorAnswer}, auth=OWNERS)
-def read_export(request: HttpRequest, slug: str, export_id: UUID) -> Any:
-    return exports.export_of(request.auth, export_id)  # type: ignore[attr-defined]
+def read_export(request: AccessRequest, slug: str, export_id: UUID) -> Any:
+    return exports.export_of(request.auth, export_id)
 
 
 @router.delete("/t/{slug}/exports/{uuid:export_id}", response={200: Export, 404: ErrorAnswer}, auth=OWNERS)
-def remove_export(request: HttpRequest, slug: str, export_id: UUID) -> Any:
+def remove_export(request: AccessRequest, slug: str, export_id: UUID) -> Any:
     """Stop it, or delete its file."""
-    return exports.cancel_export(access=request.auth, export_id=export_id)  # type: ignore[attr-defined]
+    return exports.cancel_export(access=request.auth, export_id=export_id)
 
 
 @router.post("/t/{slug}/deletion", response={202: Deletion, 400: ErrorAnswer, 409: ErrorAnswer}, auth=OWNERS)
-def delete_team(request: HttpRequest, slug: str, confirmation: Confirmation) -> Any:
+def delete_team(request: AccessRequest, slug: str, confirmation: Confirmation) -> Any:
     """The team is closed at once and deleted after its grace period; until then an owner can undo it."""
-    access = request.auth  # type: ignore[attr-defined]
+    access = request.auth
     return Status(202, deletion.request_own_deletion(access=access, confirm=confirmation.confirm))
 
 
@@ -145,7 +144,7 @@ def delete_team(request: HttpRequest, slug: str, confirmation: Confirmation) -> 
     auth=needs(Permission.CHAT),
     tags=["chat"],
 )
-def star(request: HttpRequest, slug: str, conversation_id: UUID, star: Star) -> Any:
+def star(request: AccessRequest, slug: str, conversation_id: UUID, star: Star) -> Any:
     """A star keeps one's own conversation, where the team's retention keeps starred ones."""
-    access = request.auth  # type: ignore[attr-defined]
+    access = request.auth
     return set_starred(access=access, conversation_id=conversation_id, starred=star.starred)

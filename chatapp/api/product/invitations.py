@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 
-from chatapp.api.product.base import ErrorAnswer, needs
+from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
 from chatapp.api.product.members import REFUSALS, RoleName
 from chatapp.tenants import addresses, invitations, selectors
 from chatapp.tenants.access import Access
@@ -58,8 +57,8 @@ class Results(Schema):
     items: list[Result]
 
 
-def shown(request: HttpRequest, invitation: Invitation) -> dict[str, Any]:
-    access: Access = request.auth  # type: ignore[attr-defined]
+def shown(request: AccessRequest, invitation: Invitation) -> dict[str, Any]:
+    access: Access = request.auth
     link = invitations.may_hand_over(access, invitation)
     return {
         "id": invitation.pk,
@@ -75,18 +74,18 @@ def shown(request: HttpRequest, invitation: Invitation) -> dict[str, Any]:
 
 
 @router.get("/t/{slug}/invitations", response={200: Listed, **REFUSALS}, auth=needs(Permission.READ_MEMBERS))
-def waiting(request: HttpRequest, slug: str, paging: Query[Paging]) -> Any:
+def waiting(request: AccessRequest, slug: str, paging: Query[Paging]) -> Any:
     """Those that nobody has answered yet, newest first, fifty to a page."""
-    found = selectors.invitations(request.auth, page=paging.page)  # type: ignore[attr-defined]
+    found = selectors.invitations(request.auth, page=paging.page)
     items = [shown(request, invitation) for invitation in found.items]
     return {"items": items, "page": found.number, "pages": found.pages, "total": found.total}
 
 
 @router.post("/t/{slug}/invitations", response={200: Results, **REFUSALS}, auth=needs(Permission.MANAGE_MEMBERS))
-def invite(request: HttpRequest, slug: str, body: Wanted) -> Any:
+def invite(request: AccessRequest, slug: str, body: Wanted) -> Any:
     """Each address has its own result: what can be invited is."""
     said = invitations.invite(
-        access=request.auth,  # type: ignore[attr-defined]
+        access=request.auth,
         addresses=addresses.parse("\n".join(body.emails)),
         role=body.role,
     )
@@ -107,9 +106,9 @@ def invite(request: HttpRequest, slug: str, body: Wanted) -> Any:
     response={200: Shown, 429: ErrorAnswer, **REFUSALS},
     auth=needs(Permission.MANAGE_MEMBERS),
 )
-def resend(request: HttpRequest, slug: str, invitation_id: UUID) -> Any:
+def resend(request: AccessRequest, slug: str, invitation_id: UUID) -> Any:
     """A new link for 72 hours more; the former one ends."""
-    access = request.auth  # type: ignore[attr-defined]
+    access = request.auth
     return shown(request, invitations.resend(access=access, invitation_id=invitation_id))
 
 
@@ -118,6 +117,6 @@ def resend(request: HttpRequest, slug: str, invitation_id: UUID) -> Any:
     response={204: None, **REFUSALS},
     auth=needs(Permission.MANAGE_MEMBERS),
 )
-def withdraw(request: HttpRequest, slug: str, invitation_id: UUID) -> Any:
-    invitations.withdraw(access=request.auth, invitation_id=invitation_id)  # type: ignore[attr-defined]
+def withdraw(request: AccessRequest, slug: str, invitation_id: UUID) -> Any:
+    invitations.withdraw(access=request.auth, invitation_id=invitation_id)
     return Status(204, None)

@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.http import HttpRequest
 from ninja import Router, Schema, Status
 
-from chatapp.api.product.base import needs
+from chatapp.api.product.base import AccessRequest, needs
 from chatapp.tenants import key_selectors, keys
 from chatapp.tenants.models import ApiKey
 from chatapp.tenants.permissions import Permission
@@ -128,5 +127,5 @@ def rotate_key(request: Any, slug: str, key_id: UUID, data: Rotation) -> Any:
 @router.delete(
     "/t/{slug}/keys/{uuid:key_id}", response=Key, auth=needs(Permission.MANAGE_KEYS), summary="Revoke a key for good"
 )
-def revoke_key(request: HttpRequest, slug: str, key_id: UUID) -> Any:
-    return keys.revoke_key(access=request.auth, key_id=key_id)  # type: ignore[attr-defined]
+def revoke_key(request: AccessRequest, slug: str, key_id: UUID) -> Any:
+    return keys.revoke_key(access=request.auth, key_id=key_id)

@@ -7,10 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from django.core.paginator import Paginator
-from django.http import HttpRequest
 from ninja import Query, Router, Schema, Status
 
-from chatapp.api.product.base import needs
+from chatapp.api.product.base import AccessRequest, needs
 from chatapp.limits import selectors, services
 from chatapp.limits.models import LOWER, LowerLimits
 from chatapp.tenants.models import Membership
@@ -69,8 +68,8 @@ class Set(Schema):
 
 
 @router.get("/t/{slug}/limits", response=Limits, auth=needs(Permission.READ_LIMITS))
-def limits(request: HttpRequest, slug: str) -> Any:
-    tenant = request.auth.tenant  # type: ignore[attr-defined]
+def limits(request: AccessRequest, slug: str) -> Any:
+    tenant = request.auth.tenant
     uses = [
         {
             "name": use.name,
@@ -89,8 +88,8 @@ def limits(request: HttpRequest, slug: str) -> Any:
 
 
 @router.get("/t/{slug}/limits/lower", response=LowerPage, auth=needs(Permission.READ_LIMITS))
-def lower_limits(request: HttpRequest, slug: str, page: int = Query(1, ge=1, le=1_000_000)) -> Any:
-    tenant = request.auth.tenant  # type: ignore[attr-defined]
+def lower_limits(request: AccessRequest, slug: str, page: int = Query(1, ge=1, le=1_000_000)) -> Any:
+    tenant = request.auth.tenant
     pages = Paginator(selectors.lower_limits(tenant), PAGE)
     rows = list(pages.page(page)) if page <= pages.num_pages else []
     default = selectors.default_lower(tenant)
@@ -105,8 +104,8 @@ def lower_limits(request: HttpRequest, slug: str, page: int = Query(1, ge=1, le=
 
 
 @router.put("/t/{slug}/limits/lower", response=Set, auth=needs(Permission.MANAGE_LIMITS))
-def set_lower(request: HttpRequest, slug: str, body: LowerIn) -> Any:
-    access = request.auth  # type: ignore[attr-defined]
+def set_lower(request: AccessRequest, slug: str, body: LowerIn) -> Any:
+    access = request.auth
     found = services.set_lower(
         access=access,
         values={name: getattr(body, name) for name in LOWER},
@@ -119,8 +118,8 @@ def set_lower(request: HttpRequest, slug: str, body: LowerIn) -> Any:
 
 
 @router.delete("/t/{slug}/limits/lower/{uuid:lower_id}", response={204: None}, auth=needs(Permission.MANAGE_LIMITS))
-def remove_lower(request: HttpRequest, slug: str, lower_id: UUID) -> Any:
-    services.remove_lower(access=request.auth, lower_id=lower_id)  # type: ignore[attr-defined]
+def remove_lower(request: AccessRequest, slug: str, lower_id: UUID) -> Any:
+    services.remove_lower(access=request.auth, lower_id=lower_id)
     return Status(204, None)
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 
-from chatapp.api.product.base import ErrorAnswer, needs
+from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
 from chatapp.tenants import members, selectors
 from chatapp.tenants.models import Membership, Role
 from chatapp.tenants.permissions import OF_ROLE, Permission
@@ -89,10 +89,10 @@ def roles(request: HttpRequest, slug: str) -> Any:
 
 
 @router.get("/t/{slug}/members", response={200: Members, **REFUSALS}, auth=needs(Permission.READ_MEMBERS))
-def listed(request: HttpRequest, slug: str, filters: Query[Filters]) -> Any:
+def listed(request: AccessRequest, slug: str, filters: Query[Filters]) -> Any:
     """Fifty to a page, by address."""
     found = selectors.members(
-        request.auth,  # type: ignore[attr-defined]
+        request.auth,
         search=filters.q,
         role=filters.role or "",
         state=filters.state or "",
@@ -105,16 +105,16 @@ def listed(request: HttpRequest, slug: str, filters: Query[Filters]) -> Any:
 @router.get(
     "/t/{slug}/members/{uuid:member_id}", response={200: Member, **REFUSALS}, auth=needs(Permission.READ_MEMBERS)
 )
-def one(request: HttpRequest, slug: str, member_id: UUID) -> Any:
-    return shown(selectors.member(request.auth, member_id))  # type: ignore[attr-defined]
+def one(request: AccessRequest, slug: str, member_id: UUID) -> Any:
+    return shown(selectors.member(request.auth, member_id))
 
 
 @router.patch(
     "/t/{slug}/members/{uuid:member_id}", response={200: Member, **REFUSALS}, auth=needs(Permission.MANAGE_MEMBERS)
 )
-def change(request: HttpRequest, slug: str, member_id: UUID, body: RoleChange) -> Any:
+def change(request: AccessRequest, slug: str, member_id: UUID, body: RoleChange) -> Any:
     """Only owners make and change owners; the last owner stays one."""
-    access = request.auth  # type: ignore[attr-defined]
+    access = request.auth
     return shown(members.change_role(access=access, membership_id=member_id, role=body.role))
 
 
@@ -123,9 +123,9 @@ def change(request: HttpRequest, slug: str, member_id: UUID, body: RoleChange) -
     response={200: Member, **REFUSALS},
     auth=needs(Permission.MANAGE_MEMBERS),
 )
-def suspend(request: HttpRequest, slug: str, member_id: UUID) -> Any:
+def suspend(request: AccessRequest, slug: str, member_id: UUID) -> Any:
     """Open sockets of theirs in this team close within a second."""
-    return shown(members.suspend(access=request.auth, membership_id=member_id))  # type: ignore[attr-defined]
+    return shown(members.suspend(access=request.auth, membership_id=member_id))
 
 
 @router.post(
@@ -133,28 +133,28 @@ def suspend(request: HttpRequest, slug: str, member_id: UUID) -> Any:
     response={200: Member, **REFUSALS},
     auth=needs(Permission.MANAGE_MEMBERS),
 )
-def resume(request: HttpRequest, slug: str, member_id: UUID) -> Any:
-    return shown(members.resume(access=request.auth, membership_id=member_id))  # type: ignore[attr-defined]
+def resume(request: AccessRequest, slug: str, member_id: UUID) -> Any:
+    return shown(members.resume(access=request.auth, membership_id=member_id))
 
 
 @router.delete(
     "/t/{slug}/members/{uuid:member_id}", response={204: None, **REFUSALS}, auth=needs(Permission.MANAGE_MEMBERS)
 )
-def remove(request: HttpRequest, slug: str, member_id: UUID) -> Any:
+def remove(request: AccessRequest, slug: str, member_id: UUID) -> Any:
     """Conversations stay the person's own, hidden until they come back or data retention takes them."""
-    members.remove(access=request.auth, membership_id=member_id)  # type: ignore[attr-defined]
+    members.remove(access=request.auth, membership_id=member_id)
     return Status(204, None)
 
 
 @router.post("/t/{slug}/ownership", response={200: Member, **REFUSALS}, auth=needs(Permission.TRANSFER_OWNERSHIP))
-def transfer(request: HttpRequest, slug: str, body: Transfer) -> Any:
+def transfer(request: AccessRequest, slug: str, body: Transfer) -> Any:
     """The member becomes an owner, the caller an admin."""
-    access = request.auth  # type: ignore[attr-defined]
+    access = request.auth
     return shown(members.transfer_ownership(access=access, membership_id=body.member_id, confirm=body.confirm))
 
 
 @router.post("/t/{slug}/leave", response={204: None, **REFUSALS}, auth=needs(None))
-def leave(request: HttpRequest, slug: str) -> Any:
+def leave(request: AccessRequest, slug: str) -> Any:
     """The caller's own membership ends. Any role may, but the last owner."""
-    members.leave(access=request.auth)  # type: ignore[attr-defined]
+    members.leave(access=request.auth)
     return Status(204, None)

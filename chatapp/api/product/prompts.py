@@ -7,10 +7,9 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from django.http import HttpRequest
 from ninja import Field, Router, Schema, Status
 
-from chatapp.api.product.base import needs
+from chatapp.api.product.base import AccessRequest, needs
 from chatapp.chat.prompt_use import Use, use_of
 from chatapp.prompts import selectors, services
 from chatapp.prompts.diff import diff
@@ -190,8 +189,8 @@ def _shown(request: Any, assistant_id: object) -> dict[str, Any]:
 
 
 @router.get("/t/{slug}/prompts", response=Assistants, auth=needs(READ))
-def list_assistants(request: HttpRequest, slug: str) -> Any:
-    return {"items": [_assistant(one) for one in selectors.assistants(request.auth.tenant)]}  # type: ignore[attr-defined]
+def list_assistants(request: AccessRequest, slug: str) -> Any:
+    return {"items": [_assistant(one) for one in selectors.assistants(request.auth.tenant)]}
 
 
 @router.post("/t/{slug}/prompts", response={201: AssistantOut}, auth=needs(EDIT))

@@ -7,11 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.http import HttpRequest
 from django.urls import reverse
 from ninja import Field, Router, Schema, Status
 
-from chatapp.api.product.base import ErrorAnswer, needs
+from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
 from chatapp.tenants import sign_in_services as services
 from chatapp.tenants.models import Tenant
 from chatapp.tenants.permissions import Permission
@@ -78,37 +77,37 @@ def _answer(tenant: Tenant) -> dict[str, Any]:
 
 
 @router.get("/t/{slug}/sign-in", response={200: SignInAnswer, **REFUSED}, auth=MANAGER)
-def read(request: HttpRequest, slug: str) -> Any:
-    return _answer(request.auth.tenant)  # type: ignore[attr-defined]
+def read(request: AccessRequest, slug: str) -> Any:
+    return _answer(request.auth.tenant)
 
 
 @router.put("/t/{slug}/sign-in/mfa", response={200: SignInAnswer, **REFUSED}, auth=MANAGER)
-def set_mfa(request: HttpRequest, slug: str, body: MfaBody) -> Any:
-    access = request.auth  # type: ignore[attr-defined]
+def set_mfa(request: AccessRequest, slug: str, body: MfaBody) -> Any:
+    access = request.auth
     services.require_second_factor(access=access, rule=body.mfa)
     return _answer(access.tenant)
 
 
 @router.put("/t/{slug}/sign-in/service", response={200: SignInAnswer, **REFUSED}, auth=MANAGER)
-def set_service(request: HttpRequest, slug: str, body: ServiceBody) -> Any:
-    access = request.auth  # type: ignore[attr-defined]
+def set_service(request: AccessRequest, slug: str, body: ServiceBody) -> Any:
+    access = request.auth
     services.set_service(access=access, **body.dict())
     return _answer(access.tenant)
 
 
 @router.delete("/t/{slug}/sign-in/service", response={200: SignInAnswer, **REFUSED}, auth=MANAGER)
-def remove_service(request: HttpRequest, slug: str) -> Any:
-    access = request.auth  # type: ignore[attr-defined]
+def remove_service(request: AccessRequest, slug: str) -> Any:
+    access = request.auth
     services.remove_service(access=access)
     return _answer(access.tenant)
 
 
 @router.post("/t/{slug}/sign-in/domains", response={201: Claim, **REFUSED}, auth=MANAGER)
-def claim_domain(request: HttpRequest, slug: str, body: DomainBody) -> Any:
-    return Status(201, services.claim_domain(access=request.auth, domain=body.domain))  # type: ignore[attr-defined]
+def claim_domain(request: AccessRequest, slug: str, body: DomainBody) -> Any:
+    return Status(201, services.claim_domain(access=request.auth, domain=body.domain))
 
 
 @router.delete("/t/{slug}/sign-in/domains/{claim_id}", response={204: None, **REFUSED}, auth=MANAGER)
-def withdraw_domain(request: HttpRequest, slug: str, claim_id: UUID) -> Any:
-    services.withdraw_domain(access=request.auth, claim_id=claim_id)  # type: ignore[attr-defined]
+def withdraw_domain(request: AccessRequest, slug: str, claim_id: UUID) -> Any:
+    services.withdraw_domain(access=request.auth, claim_id=claim_id)
     return Status(204, None)

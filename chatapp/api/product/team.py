@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from django.http import HttpRequest
 from ninja import Field, Router, Schema
 
-from chatapp.api.product.base import needs
+from chatapp.api.product.base import AccessRequest, needs
 from chatapp.api.product.members import REFUSALS
 from chatapp.tenants import team
 from chatapp.tenants.models import Accent, Tenant
@@ -43,11 +42,11 @@ def shown(tenant: Tenant) -> dict[str, Any]:
 
 
 @router.get("/t/{slug}/settings", response={200: Settings, **REFUSALS}, auth=needs(Permission.MANAGE_SETTINGS))
-def settings(request: HttpRequest, slug: str) -> Any:
-    return shown(request.auth.tenant)  # type: ignore[attr-defined]
+def settings(request: AccessRequest, slug: str) -> Any:
+    return shown(request.auth.tenant)
 
 
 @router.patch("/t/{slug}/settings", response={200: Settings, **REFUSALS}, auth=needs(Permission.MANAGE_SETTINGS))
-def change(request: HttpRequest, slug: str, body: Change) -> Any:
-    access = request.auth  # type: ignore[attr-defined]
+def change(request: AccessRequest, slug: str, body: Change) -> Any:
+    access = request.auth
     return shown(team.change_team(access=access, name=body.name, accent=body.accent))

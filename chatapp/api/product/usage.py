@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpResponseBase
 from django.utils import timezone
 from ninja import Field, Query, Router, Schema
 
-from chatapp.api.product.base import ErrorAnswer, needs
+from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
 from chatapp.downloads import download
 from chatapp.errors import BadInput
 from chatapp.tenants.access import Access
@@ -92,7 +92,7 @@ class UsageAnswer(Schema):
     auth=needs(Permission.READ_USAGE),
 )
 def usage(
-    request: HttpRequest,
+    request: AccessRequest,
     slug: str,
     asked: Query[Asked],
     group_by: str | None = None,
@@ -103,7 +103,7 @@ def usage(
 
     `next` is the cursor of the following page. Percentiles are at most 4.5 % off.
     """
-    access: Access = request.auth  # type: ignore[attr-defined]
+    access: Access = request.auth
     period, filters = asked.read()
     by = selectors.group_of(group_by)
     groups = selectors.grouped(access.tenant.pk, period, by, filters)
@@ -123,10 +123,10 @@ def usage(
 
 @router.get("/t/{slug}/usage/export", response={400: ErrorAnswer}, auth=needs(Permission.READ_USAGE))
 def usage_export(
-    request: HttpRequest, slug: str, asked: Query[Asked], what: str | None = None, format: str | None = None
+    request: AccessRequest, slug: str, asked: Query[Asked], what: str | None = None, format: str | None = None
 ) -> HttpResponseBase:
     """A file: `what` is rows (one a generation), hours or days; `format` csv or json. It is in the audit log."""
-    access: Access = request.auth  # type: ignore[attr-defined]
+    access: Access = request.auth
     period, filters = asked.read()
     kind, form = export.what_of(what), export.format_of(format)
     parts = export.export(access=access, period=period, filters=filters, what=kind, form=form)
