@@ -8,19 +8,44 @@ from django import forms
 from django.contrib import admin, messages
 from django.db import transaction
 from django.db.models import QuerySet
+from django.forms import BaseInlineFormSet
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin, TabularInline
 
 from chatapp.accounts.models import User
 from chatapp.audit.services import operator, record
 from chatapp.errors import Refusal
-from chatapp.tenants.models import ApiKey, DomainClaim, KeyScope, Membership, SignIn, Tenant
+from chatapp.tenants.members import LAST_OWNER, is_only_owner
+from chatapp.tenants.models import ApiKey, DomainClaim, KeyScope, Membership, Role, SignIn, Tenant
 from chatapp.tenants.services import create_api_key, revoke_api_key
 from chatapp.tenants.sign_in_services import confirm_domain, take_back_domain
 
 
+class MembershipForm(forms.ModelForm):
+    """Operators hold to the team's own rule: it keeps an owner."""
+
+    def clean(self) -> dict[str, Any]:
+        data: dict[str, Any] = super().clean() or {}
+        former = Membership.objects.select_related("tenant", "user").filter(pk=self.instance.pk).first()
+        stays = data.get("role") == Role.OWNER and (former is None or data.get("user") == former.user)
+        if former is not None and is_only_owner(former) and (data.get("DELETE") or not stays):
+            raise forms.ValidationError(LAST_OWNER)
+        return data
+
+
+class MembershipsFormSet(BaseInlineFormSet):
+    """A row that is marked for deletion is not validated by itself."""
+
+    def clean(self) -> None:
+        super().clean()
+        if any(is_only_owner(form.instance) for form in self.deleted_forms if form.instance.pk):
+            raise forms.ValidationError(LAST_OWNER)
+
+
 class MembershipInline(TabularInline):
     model = Membership
+    form = MembershipForm
+    formset = MembershipsFormSet
     extra = 0
     fields = ("user", "role")
     autocomplete_fields = ("user",)
@@ -41,11 +66,15 @@ class TenantAdmin(ModelAdmin):
 
 @admin.register(Membership)
 class MembershipAdmin(ModelAdmin):
+    form = MembershipForm
     list_display = ("user", "tenant", "role", "created_at")
     list_filter = ("role", "tenant")
     search_fields = ("user__email", "tenant__name")
     autocomplete_fields = ("user", "tenant")
     list_select_related = ("user", "tenant")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Membership | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and not (obj is not None and is_only_owner(obj))
 
 
 class ApiKeyForm(forms.ModelForm):

@@ -53,7 +53,7 @@ def parse_role(access: Access, role: str) -> Role:
 
 @transaction.atomic
 def change_role(*, access: Access, membership_id: object, role: str) -> Membership:
-    tenant, member = _managed(access, membership_id)
+    member = _managed(access, membership_id)
     wanted = parse_role(access, role)
     former = Role(member.role)
     if wanted == former:
@@ -61,7 +61,7 @@ def change_role(*, access: Access, membership_id: object, role: str) -> Membersh
     if access.user is not None and member.user_id == access.user.pk and not OF_ROLE[wanted] <= OF_ROLE[former]:
         raise Forbidden("You cannot give yourself a role that may more. Ask an owner.", param="role")
     if former == Role.OWNER:
-        _keep_an_owner(tenant, without=member)
+        _keep_an_owner(without=member)
     member.role = wanted
     member.save(update_fields=["role"])
     _record("member.role_changed", access, member, {"role": [former.value, wanted.value]})
@@ -71,13 +71,13 @@ def change_role(*, access: Access, membership_id: object, role: str) -> Membersh
 @transaction.atomic
 def suspend(*, access: Access, membership_id: object) -> Membership:
     """Its sockets close within a second (chatapp.api.guard); pages, calls and new sockets end at once."""
-    tenant, member = _managed(access, membership_id)
+    member = _managed(access, membership_id)
     if member.suspended_at is not None:
         return member
     if access.user is not None and member.user_id == access.user.pk:
         raise Conflict("You cannot suspend yourself. You can leave the team.")
     if member.role == Role.OWNER:
-        _keep_an_owner(tenant, without=member)
+        _keep_an_owner(without=member)
     member.suspended_at = timezone.now()
     member.save(update_fields=["suspended_at"])
     _record("member.suspended", access, member, {"suspended": [False, True]})
@@ -86,7 +86,7 @@ def suspend(*, access: Access, membership_id: object) -> Membership:
 
 @transaction.atomic
 def resume(*, access: Access, membership_id: object) -> Membership:
-    _, member = _managed(access, membership_id)
+    member = _managed(access, membership_id)
     if member.suspended_at is None:
         return member
     member.suspended_at = None
@@ -98,11 +98,11 @@ def resume(*, access: Access, membership_id: object) -> Membership:
 @transaction.atomic
 def remove(*, access: Access, membership_id: object) -> None:
     """Conversations stay the person's own: nobody sees them until the person comes back, or retention takes them."""
-    tenant, member = _managed(access, membership_id)
+    member = _managed(access, membership_id)
     if access.user is not None and member.user_id == access.user.pk:
         raise Conflict("You cannot remove yourself. You can leave the team.")
     if member.role == Role.OWNER:
-        _keep_an_owner(tenant, without=member)
+        _keep_an_owner(without=member)
     _record("member.removed", access, member, {"role": [member.role, None]})
     member.delete()
 
@@ -115,7 +115,7 @@ def leave(*, access: Access) -> None:
     tenant = lock(access)
     member = Membership.objects.select_related("user").get(tenant=tenant, user=access.user)
     if member.role == Role.OWNER:
-        _keep_an_owner(tenant, without=member)
+        _keep_an_owner(without=member)
     _record("member.left", access, member, {"role": [member.role, None]})
     member.delete()
 
@@ -149,14 +149,14 @@ def is_last_owner(access: Access) -> bool:
     return own is not None and not _other_owners(own.tenant, own)
 
 
-def _managed(access: Access, membership_id: object) -> tuple[Tenant, Membership]:
-    """The locked tenant, and the member that the asker is to change. NotFound comes after the right to ask."""
+def _managed(access: Access, membership_id: object) -> Membership:
+    """The member that the asker is to change, its tenant locked. NotFound comes after the right to ask."""
     access.require(Permission.MANAGE_MEMBERS)
-    tenant = lock(access)
+    lock(access)
     member = _found(membership_id)
     if not may_manage(access, member):
         raise Forbidden(OWNERS_ONLY)
-    return tenant, member
+    return member
 
 
 def _found(membership_id: object) -> Membership:
@@ -171,10 +171,14 @@ def _other_owners(tenant: Tenant, member: Membership) -> bool:
     return others.exclude(pk=member.pk).exists()
 
 
-def _keep_an_owner(tenant: Tenant, *, without: Membership) -> None:
-    """A suspended owner may go: that one cannot act for the team. But never the last who can."""
-    can_act = without.suspended_at is None and without.user.is_active
-    if can_act and not _other_owners(tenant, without):
+def is_only_owner(member: Membership) -> bool:
+    """Whether the team would be left without an owner who can act for it; one who is suspended cannot."""
+    can_act = member.role == Role.OWNER and member.suspended_at is None and member.user.is_active
+    return can_act and not _other_owners(member.tenant, member)
+
+
+def _keep_an_owner(*, without: Membership) -> None:
+    if is_only_owner(without):
         raise Conflict(LAST_OWNER, code="last_owner")
 
 

@@ -20,6 +20,7 @@ from chatapp.operators import selectors, services
 from chatapp.streaming.finished import state
 from chatapp.tenants.access import BadKey, NoAccess, access_for_key, access_for_user, revoked
 from chatapp.tenants.models import Membership, Role, Tenant
+from chatapp.tenants.services import add_member
 from tests.chat.conftest import ScriptedWorker, Team
 
 LIST, ADD = reverse("admin:tenants_tenant_changelist"), reverse("admin:tenants_tenant_add")
@@ -143,6 +144,25 @@ def test_what_operators_do_to_members_is_in_the_teams_log(admin: Client, team: T
         "member.changed", "member.added", "member.changed", "member.removed", "member.removed",
     ]  # fmt: skip
     assert log(strangers.tenant) == []
+
+
+def test_operators_leave_a_team_its_last_owner_too(admin: Client, team: Team, strangers: Team) -> None:
+    owner = team.tenant.memberships.get(user=team.owner.user)
+    number = [row.pk for row in team.tenant.memberships.order_by("pk")].index(owner.pk)
+    fields = {"user": str(owner.user_id), "tenant": str(team.tenant.pk), "role": "member"}
+    for said in (
+        change(admin, team.tenant, **{f"memberships-{number}-role": "admin"}),
+        change(admin, team.tenant, **{f"memberships-{number}-DELETE": "on"}),
+        admin.post(reverse("admin:tenants_membership_change", args=[owner.pk]), fields).content.decode(),
+    ):
+        assert "last owner" in said
+    assert admin.post(reverse("admin:tenants_membership_delete", args=[owner.pk]), {"post": "yes"}).status_code == 403
+    chosen = {"action": "delete_selected", "_selected_action": [str(owner.pk)], "post": "yes"}
+    admin.post(reverse("admin:tenants_membership_changelist"), chosen)
+    assert team.tenant.memberships.get(pk=owner.pk).role == "owner"
+    add_member(tenant=team.tenant, user=strangers.owner.user, role="owner")  # type: ignore[arg-type]
+    admin.post(reverse("admin:tenants_membership_change", args=[owner.pk]), fields)
+    assert team.tenant.memberships.get(pk=owner.pk).role == "member"
 
 
 def test_the_list_shows_state_and_figures_and_finds_teams(
