@@ -61,7 +61,12 @@ def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
 @pytest.fixture
 def benchmark() -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
     running = subprocess.Popen(
-        [sys.executable, "-c", BENCHMARK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", BENCHMARK],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job has Ctrl-C switched off, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert running.stdout is not None
     members = [psutil.Process(int(number)) for number in running.stdout.readline().split()]

@@ -358,7 +358,7 @@ def test_the_invited_make_an_account_and_are_in_the_chat(team: Team) -> None:
 def test_signing_up_is_closed_to_everybody_else(db: None) -> None:
     reply = Client().post("/accounts/signup/", {"email": "x@x.test", "password1": PASSWORD, "password2": PASSWORD})
     assert not User.objects.exists()
-    assert reply.status_code == 200
+    assert reply.status_code == 400
 
 
 def test_who_has_an_account_logs_in_and_joins_by_one_click(team: Team, strangers: Team) -> None:

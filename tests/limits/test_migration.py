@@ -11,6 +11,7 @@ from django.db.migrations.executor import MigrationExecutor
 BEFORE = [("tenants", "0002_roles"), ("limits", None)]
 
 
+@pytest.mark.long
 @pytest.mark.django_db(transaction=True)
 def test_what_tenants_had_becomes_their_overrides_and_comes_back(transactional_db: None) -> None:
     executor = MigrationExecutor(connection)

@@ -13,6 +13,7 @@ import pytest
 from ops.run import DEMO_SETTINGS, ROOT, address, announce, environment, setup_link
 
 
+@pytest.mark.long
 def test_a_site_with_data_of_its_own_is_told_where_its_first_operator_is_made(tmp_path: Path, capsys: object) -> None:
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")},

@@ -98,6 +98,7 @@ def test_a_name_leads_to_its_own_days_and_back(team: Team) -> None:
     assert "Only Without an assistant" in body(owner.get(USAGE + "?assistant=none"))
 
 
+@pytest.mark.long
 def test_ten_thousand_members_come_in_pages(team: Team) -> None:
     record_all(
         ended=[

@@ -50,7 +50,7 @@ FACTS = st.fixed_dictionaries(
         ),
     }
 )
-EXAMPLES = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def new_tenant() -> Tenant:
