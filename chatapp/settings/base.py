@@ -161,8 +161,8 @@ ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_PREVENT_ENUMERATION = True
 # Counted in the cache, so all web processes agree. "key" is the address that somebody tries.
 ACCOUNT_RATE_LIMITS = {
-    "login": "30/m/ip",
-    # By address of the machine loosely: a whole office may be behind one. By account tightly.
+    # By the machine loosely: a whole office may be behind one, and comes to work at nine. By account tightly.
+    "login": "120/m/ip",
     "login_failed": "30/m/ip,5/5m/key",
     "signup": "20/m/ip",
     "reset_password": "20/m/ip,5/m/key",
