@@ -183,7 +183,15 @@ def test_the_product_is_measured_with_its_programs_cpu_time_and_leaves_nothing_b
 @pytest.fixture
 def bench() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "bench", "--only", "octavo"]
-    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    running = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell's background job has Ctrl-C switched off, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     yield running
     running.kill()
     running.communicate()

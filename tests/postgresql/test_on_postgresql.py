@@ -26,16 +26,20 @@ QUICK = (
     "tests/tenants/test_every_address.py",
     "tests/audit/test_audit_log.py",
 )
-# What reads or writes the database by itself.
+# What depends on the database's own ways: locks, constraints, triggers, sums and cuts of time, what is erased.
 LONG = (
-    "tests/tenants",
+    "tests/tenants/test_members.py",
+    "tests/tenants/test_invitations.py",
+    "tests/tenants/test_isolation.py",
+    "tests/tenants/test_keys.py",
     "tests/audit",
     "tests/chat",
-    "tests/prompts",
-    "tests/usage",
-    "tests/limits",
-    "tests/dashboard",
-    "tests/project/test_admin.py",
+    "tests/limits/test_budget.py",
+    "tests/usage/test_rows.py",
+    "tests/usage/test_budgets.py",
+    "tests/usage/test_reconcile.py",
+    "tests/usage/test_pages.py",
+    "tests/prompts/test_versions.py",
     "tests/api/test_product_api.py",
 )
 
