@@ -29,7 +29,7 @@ __all__ = ["server", "strangers", "team"]
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-EXAMPLES = 25
+EXAMPLES = 12
 
 
 def document() -> dict[str, Any]:
