@@ -13,11 +13,11 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.conftest import browser
+from tests.operators.conftest import smtp
 from tests.operators.smtp_server import Server
 from tests.stack import ROOT, free_port, wait_for
 
-__all__ = ["browser"]
+__all__ = ["smtp"]
 
 pytestmark = [pytest.mark.long, pytest.mark.browser, pytest.mark.timeout(300)]
 
