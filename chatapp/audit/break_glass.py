@@ -14,6 +14,7 @@ from django.db import models, transaction
 from django.utils import timezone
 
 from chatapp.accounts.models import User
+from chatapp.accounts.operators import is_operator
 from chatapp.accounts.text import one_line
 from chatapp.audit.models import BreakGlass
 from chatapp.audit.services import SYSTEM, operator, record
@@ -25,16 +26,10 @@ LONGEST_REASON = 1000
 MINUTES = (15, 60)
 
 
-def _is_operator(user: Any) -> bool:
-    return bool(user.is_authenticated and user.is_active and user.is_staff and user.is_superuser)
-
-
 def _require_operator(user: Any) -> None:
     """Asks the database: a right that was taken away a moment ago is gone."""
-    if (
-        not _is_operator(user)
-        or not User.objects.filter(pk=user.pk, is_active=True, is_staff=True, is_superuser=True).exists()
-    ):
+    now = User.objects.filter(pk=user.pk).first() if user.is_authenticated else None
+    if not is_operator(now):
         raise Forbidden("Only operators of this Octavo can do this.")
 
 

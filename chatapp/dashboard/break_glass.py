@@ -15,9 +15,9 @@ from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.views.decorators.cache import never_cache
 
+from chatapp.accounts.operators import is_operator
 from chatapp.audit import break_glass as leave
 from chatapp.chat import break_glass as chats
-from chatapp.dashboard.operators import is_operator
 from chatapp.errors import BadInput, Forbidden, NotFound
 from chatapp.tenants.models import Tenant
 from chatapp.tenants.pages import is_repeat

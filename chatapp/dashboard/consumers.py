@@ -17,7 +17,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from chatapp.dashboard.operators import is_operator
+from chatapp.accounts.operators import is_operator
 from chatapp.streaming import occupancy, workers
 from chatapp.tenants.models import Tenant
 from engine.protocol import Snapshot, WorkerDetails

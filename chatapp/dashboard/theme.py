@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse
 
-from chatapp.dashboard.operators import is_operator
+from chatapp.accounts.operators import is_operator
 from chatapp.site import selectors as site
 
 # Our own greys are warm; the theme asks for eleven steps of each, from light to dark.

@@ -9,8 +9,8 @@ from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_http_methods
 
+from chatapp.accounts.operators import is_operator
 from chatapp.audit.services import operator
-from chatapp.dashboard.operators import is_operator
 from chatapp.operators import selectors
 from chatapp.operators.site import note_backups
 

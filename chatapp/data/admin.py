@@ -48,7 +48,7 @@ class DeletionAdmin(ModelAdmin):
             else:
                 self.message_user(request, f"{deletion.tenant_name} is open again.")
 
-    @admin.action(description="Begin now, without waiting for the end of the grace period", permissions=["view"])
+    @admin.action(description="Begin now: before its time, or again after it failed", permissions=["view"])
     def begin(self, request: HttpRequest, queryset: QuerySet[Deletion]) -> None:
         for deletion in queryset:
             try:

@@ -83,13 +83,19 @@ def undo_deletion(*, deletion: Deletion, actor: Actor) -> Deletion:
 
 
 def begin_now(*, deletion: Deletion, actor: Actor) -> Deletion:
-    """An operator does not wait for the end of the grace period. Raises Conflict for one that does not wait."""
-    with tenant_scope(deletion.tenant_id), transaction.atomic():
-        waiting = Deletion.objects.filter(pk=deletion.pk, state=DeletionState.WAITING)
-        if not waiting.update(due_at=timezone.now()):
+    """An operator does not wait for the end of the grace period, or has one that failed go on from its beginning.
+
+    Raises Conflict for one that does neither.
+    """
+    again = {"state": DeletionState.WAITING, "step": "", "rounds": 0, "finished_at": None, "error": ""}
+    with unscoped("data jobs"), transaction.atomic():
+        rows = Deletion.objects.filter(pk=deletion.pk)
+        waited = rows.filter(state=DeletionState.WAITING).update(due_at=timezone.now())
+        if not waited and not rows.filter(state=DeletionState.FAILED).update(due_at=timezone.now(), **again):
             raise Conflict("This deletion does not wait for anything.", code="deletion_running")
-        tenant = Tenant.objects.get(pk=deletion.tenant_id)
-        record("tenant.deletion_begun", actor=actor, tenant=tenant, on=tenant)
+        # Of one that failed the team may be gone already: then the platform's log has it.
+        tenant = Tenant.objects.filter(pk=deletion.tenant_id).first()
+        record("tenant.deletion_begun", actor=actor, tenant=tenant, on=tenant or deletion, name=deletion.tenant_slug)
     transaction.on_commit(lambda: start(deletion))
     deletion.refresh_from_db()
     return deletion

@@ -272,6 +272,7 @@ def _verify(deletion: Deletion) -> None:
             str(deletion.tenant_id), deletion.report.get("ids", []), _generations, _caches()
         )
     found["files"] = len(_team_files(deletion))
+    found["Redis's files as they were"] = int(deletion.report.get("redis_files", {}).get("aof") == "rewrite failed")
     found["workers that did not answer"] = len(deletion.report.get("engines", {}).get("did_not_answer", []))
     deletion.report["found_afterwards"] = found
     deletion.report["beyond_reach"] = BEYOND
@@ -282,7 +283,8 @@ def _verify(deletion: Deletion) -> None:
         log.warning("deletion.again", deletion=str(deletion.pk), left=left)
         _enter(deletion, FIRST)
         raise NotYet
-    deletion.report.pop("ids", None)
+    if not left:
+        deletion.report.pop("ids", None)  # else it may be begun again
     deletion.state = DeletionState.FAILED if left else DeletionState.DONE
     deletion.finished_at = timezone.now()
     deletion.error = f"still there: {', '.join(left)}"[:200] if left else ""

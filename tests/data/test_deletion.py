@@ -322,6 +322,30 @@ def test_a_worker_that_does_not_answer_is_named_and_it_is_tried_again(
     assert not Tenant.objects.filter(pk=team.tenant.pk).exists(), "the rows are gone in any case"
 
 
+def test_a_deletion_that_left_redis_files_as_they_were_has_failed_and_can_be_begun_again(
+    written: tuple[Team, Team], sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deleted may still stand in them, so it is not done; the rows are gone by then, the team's among them."""
+    team, _ = written
+    with monkeypatch.context() as patched:
+        patched.setattr(purge.traces, "compact", lambda: {"aof": "rewrite failed"})
+        request_deletion(tenant=team.tenant, actor=OPERATOR, grace=NOW)
+        sent.run()
+    deletion = Deletion.objects.get()
+    assert (deletion.state, deletion.error) == (DeletionState.FAILED, "still there: Redis's files as they were")
+    assert not Tenant.objects.filter(pk=team.tenant.pk).exists()
+    deletions.begin_now(deletion=deletion, actor=OPERATOR)
+    sent.run()
+    deletion.refresh_from_db()
+    assert (deletion.state, deletion.error) == (DeletionState.DONE, "")
+    assert "ids" not in deletion.report
+    with pytest.raises(Conflict):
+        deletions.begin_now(deletion=deletion, actor=OPERATOR)
+    assert [entry.action for entry in AuditEntry.objects.filter(tenant=None).order_by("at")] == [
+        "tenant.deletion_failed", "tenant.deletion_begun", "tenant.deleted",
+    ]  # fmt: skip
+
+
 def test_without_redis_nothing_is_deleted_before_it_is_back(
     written: tuple[Team, Team], sent: Sent, settings: Any
 ) -> None:
