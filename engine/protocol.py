@@ -161,9 +161,29 @@ def served_models(text: str) -> dict[str, str]:
 # --- requests -----------------------------------------------------------------------------------------------------
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
-    role: Literal["user", "assistant", "system"]
-    content: str
+class ToolCall(msgspec.Struct, frozen=True):
+    """A function that an answer calls. `arguments`: a JSON object as the model wrote it, or a beginning of one."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`tool_calls`: of an assistant. A message of the role tool is what the call `tool_call_id` gave."""
+
+    role: Literal["user", "assistant", "system", "tool"]
+    content: str = ""
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str = ""
+
+
+class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A function that an answer may call. `parameters`: a JSON schema of the object that it takes."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
 
 
 class SystemText(msgspec.Struct, frozen=True):
@@ -191,6 +211,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     messages: list[ChatMessage]
     salt: str
     system: list[SystemText] = []
+    text: str | None = None
+    """A prompt that no chat template is applied to; then there are neither messages nor system texts."""
+    token_ids: list[int] | None = None
+    """The same, in tokens."""
+    tools: list[Tool] = []
+    tool_choice: Literal["auto", "none", "required", "function"] = "auto"
+    """required: an answer calls at least one of `tools`; function: it calls `tool_name`, and nothing else."""
+    tool_name: str = ""
+    parallel_tool_calls: bool = True
     prompt: str = ""
     """What the prompt is called that `prompt_version` is a version of; empty: the tenant's only one."""
     prompt_version: str = ""
@@ -292,12 +321,43 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     decode_s: float = 0.0
 
 
+class Logprob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A token, and the natural logarithm of its probability. `bytes`: what it stands for where `token` is no text."""
+
+    token: str
+    logprob: float
+    id: int = -1
+    bytes: list[int] | None = None
+
+
+class TokenLogprob(Logprob, frozen=True, omit_defaults=True):
+    """A token of the answer; `top`: the likeliest in its place, best first."""
+
+    top: list[Logprob] = []
+
+
+class ToolCallPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was added to the call `call` (counted from 0) of a choice. Its first part has `id` and `name`."""
+
+    call: int = 0
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one step added to choice `index`. `token_ids` may come while their `text` is still held back."""
+    """What one step added to choice `index`. `token_ids` may come while their `text` is still held back.
+
+    `logprobs`: one for each of `token_ids`, where they were asked for; `prompt_logprobs`: of prompt tokens from the
+    second on, with the first choice, in order. `finish_reason`: why this choice has ended: stop, length, tool_calls.
+    """
 
     index: int = 0
     text: str = ""
     token_ids: list[int] = []
+    logprobs: list[TokenLogprob] = []
+    prompt_logprobs: list[TokenLogprob] = []
+    tool_calls: list[ToolCallPart] = []
     finish_reason: str | None = None
 
 
@@ -320,7 +380,7 @@ class Delta(Event, frozen=True, tag="delta"):
 
 
 class Terminal(Event, frozen=True):
-    """How a generation ended. `finish_reason` only when finished: stop, length. The others say why in words."""
+    """How a generation ended. `finish_reason` only when finished: the first choice's. The others say why in words."""
 
     usage: Usage | None = None
     timing: Timing | None = None
@@ -419,7 +479,8 @@ class Enqueued(msgspec.Struct, frozen=True):
 
 def estimated_tokens(request: Request) -> int:
     """What Take charges for a prompt until its true length is known: four characters a token."""
-    return sum(len(m.content) for m in request.messages) // 4 + sum(len(s.text) for s in request.system) // 4 + 1
+    texts = [m.content for m in request.messages] + [s.text for s in request.system] + [request.text or ""]
+    return sum(map(len, texts)) // 4 + len(request.token_ids or ()) + 1
 
 
 def enqueue(request: Request, max_queued: int = MAX_QUEUED, max_bytes: int = MAX_QUEUED_BYTES) -> Call:
@@ -572,6 +633,7 @@ class WorkerDetails(msgspec.Struct, kw_only=True):
     num_blocks: int
     pid: int
     tenant_blocks: int = 0  # of num_blocks, for what one tenant runs; 0: all of them
+    tools: bool = False  # whether the model's chat template knows of tools
     host: str = ""
     device: str = "cpu"
     dtype: str = ""

@@ -7,9 +7,8 @@ after HEADERS_AFTER_S they go out regardless.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
@@ -21,9 +20,8 @@ from django.http.response import HttpResponseBase
 
 from chatapp import scope
 from chatapp.api import openai_types as wire
-from chatapp.api.answering import Lease, complete, in_thread, stop_soon
-from chatapp.api.following import events
-from chatapp.api.guard import Watch, guard
+from chatapp.api.answering import complete, in_thread
+from chatapp.api.calls import Call
 from chatapp.api.http import answer, body_of, error, error_body, with_key
 from chatapp.api.responses import problem
 from chatapp.chat.instructions import ASSISTANT_MODEL
@@ -62,7 +60,7 @@ async def chat_completions(request: HttpRequest, access: Access) -> HttpResponse
         idempotency_key=request.headers.get("Idempotency-Key"),
     )
     request.standings = generation.standings  # type: ignore[attr-defined]
-    call = Call(access, generation)
+    call = ChatCall(access, generation)
     if wanted.stream:
         return await call.streamed(wanted.include_usage)
     return await call.whole()
@@ -116,17 +114,11 @@ async def unknown(request: HttpRequest, access: Access, rest: str = "") -> HttpR
     return error(404, f"There is nothing at {request.path[:200]}.", code="unknown_url")
 
 
-class Call:
-    """One chat completion on its way to one caller, who holds the lease of its generation."""
+class ChatCall(Call):
+    """One chat completion on its way to one caller."""
 
     def __init__(self, access: Access, generation: Generation) -> None:
-        self._access = access
-        self._key = str(generation.pk)
-        self._events = events(access, self._key)
-        self._next: asyncio.Task[protocol.AnyEvent] | None = None
-        self._ended = False
-        self._lease: Lease | None = None
-        self._key_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        super().__init__(access, generation)
         self._about: dict[str, Any] = {
             "id": f"chatcmpl-{generation.pk.hex}",
             "created": int(generation.created_at.timestamp()),
@@ -134,65 +126,50 @@ class Call:
             "system_fingerprint": FINGERPRINT,
         }
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Meanwhile `_event` raises BadKey once the key is revoked, expired, or not for where it is used from."""
-
-        def end() -> None:
-            if not self._key_ended.done():
-                self._key_ended.set_result(None)
-
-        watch = Watch(self._access, None, end)
-        guard().add(watch)
-        try:
-            yield
-        finally:
-            guard().remove(watch)
-
     async def whole(self) -> HttpResponse:
         texts: list[str] = []
-        self._lease = Lease(self._key)
+        self.hold()
         try:
-            with self._watched():
+            with self.watched():
                 while True:
-                    event = await self._event()
+                    event = await self.event()
                     assert event is not None, "there is no timeout here"
                     if isinstance(event, protocol.Delta):
                         texts += [part.text for part in event.parts if part.index == 0]
                     elif isinstance(event, protocol.Terminal):
                         return self._completion("".join(texts), event)
         finally:
-            await self._leave()
+            await self.leave()
 
     async def streamed(self, include_usage: bool) -> HttpResponseBase:
-        self._lease = Lease(self._key)
+        self.hold()
         try:
-            with self._watched():
-                first = await self._event(HEADERS_AFTER_S)
+            with self.watched():
+                first = await self.event(HEADERS_AFTER_S)
             if isinstance(first, protocol.Terminal) and not isinstance(first, protocol.Finished):
-                await self._leave()
+                await self.leave()
                 return _refused(first)
         except BaseException:
-            await self._leave()
+            await self.leave()
             raise
         # The stream has its own: should nobody ever read it, nothing must go on renewing.
-        self._lease.end(stop=False)
+        self.release()
         response = StreamingHttpResponse(self._stream(first, include_usage), content_type="text/event-stream")
         response["X-Accel-Buffering"] = "no"  # a proxy in front must not collect it
         return response
 
     async def _stream(self, first: protocol.AnyEvent | None, include_usage: bool) -> AsyncIterator[bytes]:
-        scope.enter(self._access.tenant)  # the request's own scope ended with its headers
-        self._lease = Lease(self._key)
+        scope.enter(self.access.tenant)  # the request's own scope ended with its headers
+        self.hold()
         try:
-            with self._watched():
+            with self.watched():
                 async with aclosing(self._chunks(first, include_usage)) as chunks:
                     async for chunk in chunks:
                         yield chunk
         except BadKey as bad:
             yield _event(error_body(bad.status, bad.message, code=bad.code))
         finally:
-            await self._leave()
+            await self.leave()
 
     async def _chunks(self, first: protocol.AnyEvent | None, include_usage: bool) -> AsyncGenerator[bytes]:
         unset: Any = None if include_usage else msgspec.UNSET
@@ -215,38 +192,9 @@ class Call:
             elif isinstance(event, protocol.Terminal):
                 yield _event(_problem_body(event))
                 return
-            event = await self._event(KEEP_ALIVE_S)
+            event = await self.event(KEEP_ALIVE_S)
             if event is None:
                 yield KEEP_ALIVE
-
-    async def _event(self, timeout_s: float | None = None) -> protocol.AnyEvent | None:
-        """The next event; None when none came in time. Raises BadKey once the key has ended."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._events.__anext__())
-        either: set[asyncio.Future[Any]] = {self._next, self._key_ended}
-        await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if self._key_ended.done():
-            raise BadKey("What this API key may do has changed or ended meanwhile. Ask an admin of your team.")
-        if not self._next.done():
-            return None
-        event = self._next.result()
-        self._next = None
-        self._ended = isinstance(event, protocol.Terminal)
-        return event
-
-    async def _leave(self) -> None:
-        """The caller has everything, or has gone: then nobody else can want the rest."""
-        if self._lease is not None:
-            self._lease.end(stop=False)
-        if not self._ended:
-            self._ended = True
-            stop_soon(self._key)
-        if self._next is not None:
-            self._next.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._next
-            self._next = None
-        await self._events.aclose()
 
     def _chunk(self, delta: wire.DeltaMessage, usage: Any, finish_reason: str | None = None) -> bytes:
         choice = wire.ChunkChoice(index=0, delta=delta, finish_reason=finish_reason)

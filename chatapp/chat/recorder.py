@@ -18,6 +18,7 @@ import msgspec
 import redis.exceptions
 import structlog
 from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
+from django.dispatch import Signal
 from django.utils import timezone
 
 from chatapp.chat import used
@@ -28,11 +29,12 @@ from chatapp.limits.models import Reservation
 from chatapp.logs import cause
 from chatapp.scope import unscoped
 from chatapp.streaming import finished
+from chatapp.streaming.assembly import Choice, assembled
 from chatapp.streaming.finished import Entry
 from chatapp.usage.models import Kind
 from chatapp.usage.services import Ended
 from chatapp.usage.services import record as record_usage
-from engine.protocol import AnyEvent, Delta, Started, Terminal, Usage
+from engine.protocol import AnyEvent, Terminal
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +43,10 @@ TAKEOVER_IDLE_S = 10.0
 TAKEOVER_EVERY_S = 5.0
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 PASSING = (OperationalError, InterfaceError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
+
+
+ended = Signal()
+"""generation: its row, as it is written; answer: the Answer. Sent inside the transaction, for what keeps answers."""
 
 
 @dataclass
@@ -54,31 +60,22 @@ class Answer:
     last_seq: int = 0
     terminal: Terminal | None = None
     timing: dict[str, float] = field(default_factory=dict)
+    choices: dict[int, Choice] = field(default_factory=dict)
 
 
 def rebuild(events: list[AnyEvent]) -> Answer:
-    answer = Answer()
-    parts: list[str] = []
-    for event in events:
-        if isinstance(event, Started):
-            answer.prompt_tokens, answer.cached_tokens = event.prompt_tokens, event.cached_tokens
-        elif isinstance(event, Delta):
-            answer.last_seq = event.seq
-            for part in event.parts:
-                answer.completion_tokens += len(part.token_ids)
-                if part.index == 0:
-                    parts.append(part.text)
-        elif isinstance(event, Terminal):
-            answer.terminal = event
-    answer.text = "".join(parts).replace("\0", "")  # PostgreSQL refuses U+0000
-    if answer.terminal is not None:
-        usage: Usage | None = answer.terminal.usage
-        if usage is not None:
-            answer.prompt_tokens, answer.cached_tokens = usage.prompt_tokens, usage.cached_tokens
-            answer.completion_tokens = usage.completion_tokens
-        if answer.terminal.timing is not None:
-            answer.timing = msgspec.to_builtins(answer.terminal.timing)
-    return answer
+    found = assembled(events)
+    end = found.terminal
+    return Answer(
+        text=found.choice().text.replace("\0", ""),  # PostgreSQL refuses U+0000
+        prompt_tokens=found.prompt_tokens,
+        cached_tokens=found.cached_tokens,
+        completion_tokens=found.completion_tokens,
+        last_seq=found.last_seq,
+        terminal=end,
+        timing=msgspec.to_builtins(end.timing) if end is not None and end.timing is not None else {},
+        choices=found.choices,
+    )
 
 
 def record(generation_id: str) -> bool:
@@ -122,6 +119,7 @@ def write(generation: Generation, answer: Answer, state: State) -> bool:
         )
         Message.objects.filter(pk=row.message_id).update(text=answer.text, status=status)
         Conversation.objects.filter(generations=row).update(updated_at=row.ended_at)
+    ended.send(sender=Generation, generation=row, answer=answer)
     return True
 
 

@@ -7,7 +7,7 @@ limits come from the Access, never from the caller's data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -121,14 +121,17 @@ def complete(
     draft_id: object = None,
     cache_salt: str | None = None,
     idempotency_key: str | None = None,
+    leased: bool = True,
+    within: Callable[[Generation], None] | None = None,
 ) -> Generation:
     """A stateless answer to a list of {role, content}: nothing of it is kept but what it used.
 
     The team's default assistant answers, or the one that `assistant_id` or the model name assistant:<slug> names.
     `draft_id`: a prompt's draft or version is tried out instead, by who may edit prompts; it shares no KV with anybody.
 
-    It holds a lease: the caller's process renews it (chatapp.streaming.lease), or it is cancelled. `cache_salt` narrows
-    the sharing of KV blocks further; it never widens it. Raises as `ask`, and Forbidden.
+    It holds a lease: the caller's process renews it (chatapp.streaming.lease), or it is cancelled; unless `leased` is
+    false. `cache_salt` narrows the sharing of KV blocks further; it never widens it. `within` runs in the transaction
+    that accepts it, after its row is written: for rows of those who keep the answer. Raises as `ask`, and Forbidden.
     """
     access.require(Permission.CHAT)
     given = of_team(access, assistant_id=assistant_id) if draft_id is None else of_draft(access, draft_id)
@@ -157,7 +160,7 @@ def complete(
         salt = derived_salt(salt, plain(cache_salt, param="cache_salt", longest=LONGEST_SALT))
     generation = _generation(access, name, idempotency_key, digest)
     generation.prompt_version = given.version
-    request = wire_request(generation, access, limits, history, sampling, given, salt=salt, own=own, leased=True)
+    request = wire_request(generation, access, limits, history, sampling, given, salt=salt, own=own, leased=leased)
     admission = Admission(access, limits)
     admission.enter()
     said = says_length(params)
@@ -166,6 +169,8 @@ def complete(
     def accept() -> Generation:
         generation.request = protocol.encode(reserved(admission, generation, request, said))
         generation.save(force_insert=True)
+        if within is not None:
+            within(generation)
         return generation
 
     try:

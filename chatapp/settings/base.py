@@ -91,6 +91,10 @@ INSTALLED_APPS = [
     "chatapp.api",
     "chatapp.usage",
     "chatapp.data",
+    "chatapp.files",
+    "chatapp.responses",
+    "chatapp.batches",
+    "chatapp.webhooks",
     "chatapp.operators",
     "chatapp.dashboard",
 ]
