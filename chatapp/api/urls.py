@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from chatapp.api import openai, pages
+from chatapp.api import openai
 from chatapp.api.product import api
 
 urlpatterns = [
@@ -12,7 +12,5 @@ urlpatterns = [
     path("v1/models", openai.models),
     path("v1/models/<path:name>", openai.model),
     path("v1/<path:rest>", openai.unknown),
-    path("api/t/<slug:slug>/conversations", pages.conversations),
-    path("api/t/<slug:slug>/conversations/<str:conversation_id>", pages.conversation),
     path("api/", api.urls),
 ]

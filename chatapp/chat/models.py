@@ -17,6 +17,8 @@ from chatapp.owned import TenantOwned
 from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.tenants.models import ApiKey, Tenant, new_salt
 
+LONGEST_TITLE = 120
+
 
 class Conversation(TenantOwned):
     """A user's chat in a tenant. Its salt keeps its KV blocks from everyone else, colleagues included."""
@@ -29,7 +31,7 @@ class Conversation(TenantOwned):
     key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.CASCADE, related_name="conversations")
     # Who was chosen for it; None: nobody was, so the team's default one answers.
     assistant = models.ForeignKey(SystemPrompt, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
-    title = models.CharField(max_length=120)
+    title = models.CharField(max_length=LONGEST_TITLE)
     # The one chosen last; empty, or not the team's any more: the team's default answers.
     model = models.CharField(max_length=120, blank=True)
     salt = models.CharField(max_length=64, default=new_salt, editable=False)

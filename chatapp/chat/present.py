@@ -22,25 +22,21 @@ BY_DEFAULT = {
 }
 
 
-def conversations(access: Access, before: str | None = None, limit: int = 50) -> dict[str, Any]:
+def conversations(
+    access: Access, before: str | None = None, limit: int = 50, filters: selectors.Filters | None = None
+) -> dict[str, Any]:
     """A page of the asker's conversations, newest first: {items, next}."""
-    page = selectors.conversations(access, before=before, limit=limit)
-    return {"items": [_conversation_item(item) for item in page.items], "next": page.next}
+    page = selectors.conversations(access, before=before, limit=limit, filters=filters)
+    return {"items": [conversation_item(item) for item in page.items], "next": page.next}
 
 
 def conversation(access: Access, conversation_id: object) -> dict[str, Any]:
     """A conversation with all its messages, oldest first. Raises NotFound."""
     found = selectors.conversation(access, conversation_id)
-    items = [_message(message) for message in selectors.messages(access, conversation_id)]
+    items = [message(one) for one in selectors.messages(access, conversation_id)]
     tenant = access.tenant
     model = found.model if found.model in tenant.models else tenant.model
-    return {
-        "id": str(found.pk),
-        "title": found.title,
-        "model": model,
-        "assistant": answerer(found),
-        "messages": items,
-    }
+    return {**conversation_item(found), "model": model, "assistant": answerer(found), "messages": items}
 
 
 def assistants(access: Access) -> list[dict[str, Any]]:
@@ -60,17 +56,19 @@ def answerer(of: Conversation) -> dict[str, Any] | None:
     return {"name": name, "instead_of": of.assistant.name if now != of.assistant else None}
 
 
-def _conversation_item(item: Conversation) -> dict[str, Any]:
+def conversation_item(item: Conversation) -> dict[str, Any]:
     running = bool(getattr(item, "running", False))
     return {
         "id": str(item.pk),
         "title": item.title,
+        "created_at": item.created_at.isoformat(),
         "updated_at": item.updated_at.isoformat(),
         "running": running,
+        "starred_at": item.starred_at.isoformat() if item.starred_at else None,
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
+def message(message: Message) -> dict[str, Any]:
     data: dict[str, Any] = {
         "id": str(message.pk),
         "parent_id": str(message.parent_id) if message.parent_id else None,
@@ -80,11 +78,11 @@ def _message(message: Message) -> dict[str, Any]:
     }
     generation: Generation | None = getattr(message, "generation", None)
     if generation is not None:
-        data |= _answer(generation)
+        data |= answer(generation)
     return data
 
 
-def _answer(generation: Generation) -> dict[str, Any]:
+def answer(generation: Generation) -> dict[str, Any]:
     ended = not generation.unfinished
     return {
         "response_id": str(generation.pk),

@@ -2,51 +2,95 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
 from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
-from chatapp.cursors import behind, cursor_of
-from chatapp.errors import NotFound
+from chatapp.cursors import behind, cursor_of, within_time
+from chatapp.errors import BadInput, NotFound
 from chatapp.ids import parse_id
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
 
 LONGEST_PAGE = 100
+MOST_WORDS = 8
+Row = TypeVar("Row", bound=Model)
 
 
 @dataclass(frozen=True)
-class Page:
-    """`next` is the cursor of the page behind this one, None at the end. Items carry `running`."""
+class Page(Generic[Row]):
+    """`next` is the cursor of the page behind this one, None at the end. Conversations carry `running`."""
 
-    items: Sequence[Conversation]
+    items: Sequence[Row]
     next: str | None
 
 
-def _own(access: Access) -> QuerySet[Conversation]:
+@dataclass(frozen=True)
+class Filters:
+    """`text`: words that are all in the title; `since` counts, `until` does not any more (of the last activity).
+    `deleted`: those that can be asked back, instead of the others."""
+
+    text: str = ""
+    starred: bool | None = None
+    running: bool | None = None
+    assistant_id: uuid.UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    deleted: bool = False
+
+    def narrow(self, found: QuerySet[Conversation]) -> QuerySet[Conversation]:
+        for word in self.text.replace("\0", "").split()[:MOST_WORDS]:
+            found = found.filter(title__icontains=word)
+        if self.starred is not None:
+            found = found.filter(starred_at__isnull=not self.starred)
+        if self.running is not None:
+            found = found.filter(_answered() if self.running else ~_answered())
+        if self.assistant_id is not None:
+            found = found.filter(assistant=self.assistant_id)
+        for name, moment in (("since", self.since), ("until", self.until)):
+            if moment is not None:
+                at = within_time(moment)
+                if at is None:
+                    raise BadInput(f"{name} must be a moment with its zone.", param=name)
+                found = found.filter(Q(updated_at__gte=at) if name == "since" else Q(updated_at__lt=at))
+        return found
+
+
+def _own(access: Access, *, deleted: bool = False) -> QuerySet[Conversation]:
     """The asker's conversations in the asker's tenant: members see their own, a key those it started."""
     access.require(Permission.CHAT)
     owner = Q(user=access.user) if access.user is not None else Q(key=access.key)
-    return Conversation.objects.filter(owner, tenant=access.tenant, deleted_at=None)
+    own = Conversation.objects.filter(owner, tenant=access.tenant, deleted_at__isnull=not deleted)
+    return own.annotate(running=_answered())
 
 
-def conversations(access: Access, before: str | None = None, limit: int = 50) -> Page:
+def _answered() -> Exists:
+    """A conversation is being answered."""
+    return Exists(Generation.objects.filter(conversation=OuterRef("pk"), state__in=UNFINISHED))
+
+
+def conversations(
+    access: Access, before: str | None = None, limit: int = 50, filters: Filters | None = None
+) -> Page[Conversation]:
     """Newest first. `before` is a cursor from the page before this."""
-    limit = max(1, min(limit, LONGEST_PAGE))
-    running = Generation.objects.filter(conversation=OuterRef("pk"), state__in=UNFINISHED)
-    query = _own(access).annotate(running=Exists(running)).order_by("-updated_at", "-id")
+    filters = filters or Filters()
+    query = filters.narrow(_own(access, deleted=filters.deleted)).select_related("assistant")
+    query = query.order_by("-updated_at", "-id")
     if before:
-        query = query.filter(behind(before, moment="updated_at", param="before"))
-    items = list(query[: limit + 1])
-    more = len(items) > limit
-    items = items[:limit]
-    return Page(items, cursor_of(items[-1].updated_at, items[-1].pk) if more else None)
+        query = query.filter(behind(before, moment="updated_at", param="cursor"))
+    return _page(query, "updated_at", limit)
 
 
-def conversation(access: Access, conversation_id: object) -> Conversation:
+def conversation(access: Access, conversation_id: object, *, deleted: bool = False) -> Conversation:
+    """`deleted`: also where it can only be asked back."""
     found = _own(access).filter(pk=parse_id(conversation_id)).first()
+    if found is None and deleted:
+        found = _own(access, deleted=True).filter(pk=parse_id(conversation_id)).first()
     if found is None:
         raise NotFound("There is no such conversation.", param="conversation_id")
     return found
@@ -56,6 +100,22 @@ def messages(access: Access, conversation_id: object) -> list[Message]:
     """All messages of a conversation, oldest first, each answer with its generation."""
     found = conversation(access, conversation_id)
     return list(found.messages.select_related("generation"))
+
+
+def page_of_messages(access: Access, conversation_id: object, cursor: str = "", limit: int = 50) -> Page[Message]:
+    """Newest first, each answer with its generation."""
+    query = conversation(access, conversation_id).messages.select_related("generation").order_by("-created_at", "-id")
+    if cursor:
+        query = query.filter(behind(cursor, moment="created_at"))
+    return _page(query, "created_at", limit)
+
+
+def _page(query: QuerySet[Row], moment: str, limit: int) -> Page[Row]:
+    limit = max(1, min(limit, LONGEST_PAGE))
+    items = list(query[: limit + 1])
+    more = len(items) > limit
+    items = items[:limit]
+    return Page(items, cursor_of(getattr(items[-1], moment), items[-1].pk) if more else None)
 
 
 def generation(access: Access, generation_id: object) -> Generation:

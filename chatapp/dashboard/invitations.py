@@ -54,7 +54,7 @@ class InviteForm(forms.Form):
 @tenant_page(Permission.READ_MEMBERS)
 def waiting(request: HttpRequest, access: Access) -> HttpResponse:
     """Who was invited and has not answered; first what the form has just done, address by address."""
-    found = selectors.invitations(access, page=request.GET.get("page"))
+    found = selectors.invitations_page(access, page=request.GET.get("page"))
     results = request.session.pop(RESULTS, None) or {}
     context = {
         "section": SECTION,

@@ -47,7 +47,7 @@ def people(request: HttpRequest, access: Access) -> HttpResponse:
     filters = Filters(request.GET)
     filters.is_valid()
     narrowed = {name: str(filters.cleaned_data.get(name, "")) for name in ("q", "role", "state")}
-    found = selectors.members(
+    found = selectors.members_page(
         access,
         search=narrowed["q"],
         role=narrowed["role"],

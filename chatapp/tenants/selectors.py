@@ -70,10 +70,9 @@ def _listed(rows: QuerySet[Any], number: int | str | None, size: int = PAGE) -> 
     return Listed(list(found.object_list), found.number, found.paginator.num_pages, found.paginator.count)
 
 
-def members(
-    access: Access, *, search: str = "", role: str = "", state: str = "", page: int | str | None = 1
-) -> Listed[Any]:
-    """By address. `search` looks into names and addresses; a role or state that is none narrows nothing."""
+def members(access: Access, *, search: str = "", role: str = "", state: str = "") -> QuerySet[Membership]:
+    """`search` looks into names and addresses; a role or state that is none narrows nothing. Evaluate it in the
+    tenant's scope."""
     access.require(Permission.READ_MEMBERS)
     rows = Membership.objects.select_related("user").order_by("user__email", "pk")
     for word in search.replace("\0", "").split()[:5]:
@@ -82,7 +81,14 @@ def members(
         rows = rows.filter(role=role)
     if state in STATES:
         rows = rows.filter(STATES[state])
-    return _listed(rows, page)
+    return rows
+
+
+def members_page(
+    access: Access, *, search: str = "", role: str = "", state: str = "", page: int | str | None = 1
+) -> Listed[Any]:
+    """By address."""
+    return _listed(members(access, search=search, role=role, state=state), page)
 
 
 def member(access: Access, membership_id: object) -> Membership:
@@ -101,10 +107,15 @@ def _waiting() -> QuerySet[Invitation]:
     return Invitation.objects.filter(accepted_at=None, withdrawn_at=None)
 
 
-def invitations(access: Access, *, page: int | str | None = 1) -> Listed[Any]:
-    """Those that nobody has answered yet, the expired ones among them; newest first."""
+def invitations(access: Access) -> QuerySet[Invitation]:
+    """Those that nobody has answered yet, the expired ones among them. Evaluate it in the tenant's scope."""
     access.require(Permission.READ_MEMBERS)
-    return _listed(_waiting().order_by("-sent_at", "-pk"), page)
+    return _waiting().order_by("-sent_at", "-pk")
+
+
+def invitations_page(access: Access, *, page: int | str | None = 1) -> Listed[Any]:
+    """Newest first."""
+    return _listed(invitations(access), page)
 
 
 def count_of_invitations(access: Access) -> int:

@@ -104,7 +104,7 @@ export class Session {
     if (!this.next || this.fetching) return;
     this.fetching = true;
     try {
-      const page = await this.#get(`${this.api}/conversations?before=${encodeURIComponent(this.next)}`);
+      const page = await this.#get(`${this.api}/conversations?cursor=${encodeURIComponent(this.next)}`);
       const known = new Set(this.list.map((item) => item.id));
       this.list.push(...page.items.filter((item) => !known.has(item.id)));
       this.next = page.next;

@@ -138,8 +138,11 @@ BAD: list[tuple[str, str, Any, str]] = [
     ("post", "invitations", {"emails": ["a@x.test"], "role": "king"}, "role"),
     ("get", "members?role=king", None, "role"),
     ("get", "members?state=odd", None, "state"),
-    ("get", "members?page=0", None, "page"),
-    ("get", "members?page=x", None, "page"),
+    ("get", "members?limit=0", None, "limit"),
+    ("get", "members?limit=x", None, "limit"),
+    ("get", "members?cursor=x", None, "cursor"),
+    ("get", "invitations?cursor=WzEsMl0", None, "cursor"),
+    ("get", "limits/lower?cursor=bnVsbA", None, "cursor"),
     ("patch", "settings", {"accent": "mauve"}, "accent"),
     ("patch", "settings", {"name": 5}, "name"),
 ]  # fmt: skip

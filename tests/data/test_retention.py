@@ -8,9 +8,9 @@ import pytest
 from django.utils import timezone
 
 from chatapp.audit.models import AuditEntry
+from chatapp.chat.conversations import set_starred
 from chatapp.chat.models import Conversation, Generation, Message
 from chatapp.chat.services import ask
-from chatapp.chat.stars import set_starred
 from chatapp.data import retention
 from chatapp.data.models import Sweep
 from chatapp.data.retention import preview, set_retention, sweep, sweep_all

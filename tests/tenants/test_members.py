@@ -183,7 +183,7 @@ def test_members_of_another_team_do_not_exist(team: Team, strangers: Team) -> No
         ):
             with pytest.raises(NotFound):
                 act()
-        assert selectors.members(team.owner, search="other").total == 0
+        assert selectors.members_page(team.owner, search="other").total == 0
     theirs.refresh_from_db()
     assert (theirs.role, theirs.suspended_at) == ("member", None)
 
@@ -285,24 +285,24 @@ def test_the_list_is_searched_narrowed_and_paged(team: Team) -> None:
         Membership(tenant=team.tenant, user=user, role="auditor" if n % 100 == 0 else "member")
         for n, user in enumerate(users)
     )
-    everybody = selectors.members(team.owner)
+    everybody = selectors.members_page(team.owner)
     assert (everybody.total, everybody.pages, len(everybody.items)) == (10_002, 201, 50)
     assert everybody.previous is None
     assert everybody.next == 2
-    last = selectors.members(team.owner, page=201)
+    last = selectors.members_page(team.owner, page=201)
     assert len(last.items) == 2
     assert last.next is None
-    assert selectors.members(team.owner, page=10**9).number == 201
-    assert selectors.members(team.owner, page="x").number == 1
-    found = selectors.members(team.owner, search="PERSON 04242")
+    assert selectors.members_page(team.owner, page=10**9).number == 201
+    assert selectors.members_page(team.owner, page="x").number == 1
+    found = selectors.members_page(team.owner, search="PERSON 04242")
     assert [member.user.email for member in found.items] == ["p04242@big.test"]
-    assert selectors.members(team.owner, role="auditor").total == 100
-    assert selectors.members(team.owner, role="nonsense", state="odd").total == 10_002
+    assert selectors.members_page(team.owner, role="auditor").total == 100
+    assert selectors.members_page(team.owner, role="nonsense", state="odd").total == 10_002
     members.suspend(access=team.owner, membership_id=found.items[0].pk)
-    assert [member.pk for member in selectors.members(team.owner, state="suspended").items] == [found.items[0].pk]
-    assert selectors.members(team.owner, state="active").total == 10_001
+    assert [member.pk for member in selectors.members_page(team.owner, state="suspended").items] == [found.items[0].pk]
+    assert selectors.members_page(team.owner, state="active").total == 10_001
     for odd in ("%", "_", "\0", "' OR 1=1 --", "\U0001f600", "a" * 5000):
-        assert selectors.members(team.owner, search=odd).total in (0, 10_002)
+        assert selectors.members_page(team.owner, search=odd).total in (0, 10_002)
 
 
 def test_last_seen_is_written_every_few_minutes_and_in_this_team_only(team: Team, strangers: Team) -> None:

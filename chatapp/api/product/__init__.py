@@ -1,14 +1,27 @@
-"""The product's own HTTP API under /api/: what the pages of a team's administration can do, for programs.
+"""The product's own HTTP API under /api/: what its pages can do, for programs.
 
 `api` is a django-ninja API; each module beside this one adds a router with one topic's operations.
 """
 
 from __future__ import annotations
 
-from chatapp.api.product import audit, data, invitations, keys, limits, members, prompts, sign_in, team, usage
+from chatapp.api.product import (
+    audit,
+    conversations,
+    data,
+    invitations,
+    keys,
+    limits,
+    members,
+    prompts,
+    sign_in,
+    team,
+    usage,
+)
 from chatapp.api.product.base import api
 
 api.add_router("", team.router)
+api.add_router("", conversations.router)
 api.add_router("", members.router)
 api.add_router("", invitations.router)
 api.add_router("", audit.router)

@@ -11,11 +11,12 @@ from typing import Any
 
 import structlog
 from django.http import HttpRequest, HttpResponse
-from ninja import NinjaAPI, Schema
+from ninja import NinjaAPI, Query, Schema
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 from ninja.security import APIKeyCookie, HttpBearer
 
 from chatapp import scope
+from chatapp.api.etags import tagged
 from chatapp.api.keys import key_of_request, sends_key
 from chatapp.errors import NotFound, Refusal
 from chatapp.tenants.access import Access, NoAccess, access_for_key, access_for_user
@@ -24,6 +25,7 @@ from chatapp.tenants.permissions import Permission
 log = structlog.get_logger(__name__)
 
 NO_TEAM = "There is no such team."
+LIMIT: int = Query(50, ge=1, le=100, description="How many rows a page has at most.")
 
 
 class AccessRequest(HttpRequest):
@@ -99,11 +101,12 @@ def needs(permission: Permission | None) -> list[Any]:
 api = NinjaAPI(
     title="Octavo",
     version="1",
-    description="Manage a team: its people, prompts, keys, limits, usage, audit log and data.",
+    description="Chat, and manage a team: its people, prompts, keys, limits, usage, audit log and data.",
     urls_namespace="product",
     docs_url=None,
     openapi_url="/openapi.json",
 )
+api.add_decorator(tagged, mode="view")
 
 
 def _answer(request: HttpRequest, status: int, code: str, message: str, param: str | None = None) -> HttpResponse:

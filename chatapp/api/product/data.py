@@ -9,7 +9,6 @@ from uuid import UUID
 from ninja import Field, Query, Router, Schema, Status
 
 from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
-from chatapp.chat.stars import set_starred
 from chatapp.data import deletion, exports, retention
 from chatapp.data.models import LEAST_USAGE_DAYS, LONGEST_DAYS, USAGE_DAYS
 from chatapp.tenants.permissions import Permission
@@ -77,15 +76,6 @@ class Deletion(Schema):
     due_at: datetime
 
 
-class Star(Schema):
-    starred: bool
-
-
-class Starred(Schema):
-    id: UUID
-    starred_at: datetime | None
-
-
 @router.get("/t/{slug}/retention", response=Rule, auth=OWNERS)
 def read_retention(request: AccessRequest, slug: str) -> Any:
     return retention.retention_of(request.auth.tenant)
@@ -136,15 +126,3 @@ def delete_team(request: AccessRequest, slug: str, confirmation: Confirmation) -
     """The team is closed at once and deleted after its grace period; until then an owner can undo it."""
     access = request.auth
     return Status(202, deletion.request_own_deletion(access=access, confirm=confirmation.confirm))
-
-
-@router.put(
-    "/t/{slug}/conversations/{uuid:conversation_id}/star",
-    response={200: Starred, 404: ErrorAnswer},
-    auth=needs(Permission.CHAT),
-    tags=["chat"],
-)
-def star(request: AccessRequest, slug: str, conversation_id: UUID, star: Star) -> Any:
-    """A star keeps one's own conversation, where the team's retention keeps starred ones."""
-    access = request.auth
-    return set_starred(access=access, conversation_id=conversation_id, starred=star.starred)

@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from ninja import Field, Query, Router, Schema, Status
+from ninja import Field, Router, Schema, Status
 
-from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
+from chatapp.api.product.base import LIMIT, AccessRequest, ErrorAnswer, needs
 from chatapp.api.product.members import REFUSALS, RoleName
+from chatapp.cursors import keyset
 from chatapp.tenants import addresses, invitations, selectors
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Invitation
@@ -31,14 +32,11 @@ class Shown(Schema):
 
 
 class Listed(Schema):
+    """`next`: the cursor of what comes behind, null at the end."""
+
     items: list[Shown]
-    page: int
-    pages: int
+    next: str | None
     total: int
-
-
-class Paging(Schema):
-    page: int = Field(1, ge=1, le=1_000_000)
 
 
 class Wanted(Schema):
@@ -74,11 +72,11 @@ def shown(request: AccessRequest, invitation: Invitation) -> dict[str, Any]:
 
 
 @router.get("/t/{slug}/invitations", response={200: Listed, **REFUSALS}, auth=needs(Permission.READ_MEMBERS))
-def waiting(request: AccessRequest, slug: str, paging: Query[Paging]) -> Any:
-    """Those that nobody has answered yet, newest first, fifty to a page."""
-    found = selectors.invitations(request.auth, page=paging.page)
-    items = [shown(request, invitation) for invitation in found.items]
-    return {"items": items, "page": found.number, "pages": found.pages, "total": found.total}
+def waiting(request: AccessRequest, slug: str, cursor: str = "", limit: int = LIMIT) -> Any:
+    """Those that nobody has answered yet, newest first."""
+    found = selectors.invitations(request.auth)
+    items, behind = keyset(found, "-sent_at", "-pk", cursor=cursor, limit=limit)
+    return {"items": [shown(request, invitation) for invitation in items], "next": behind, "total": found.count()}
 
 
 @router.post("/t/{slug}/invitations", response={200: Results, **REFUSALS}, auth=needs(Permission.MANAGE_MEMBERS))

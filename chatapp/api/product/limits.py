@@ -6,17 +6,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.core.paginator import Paginator
-from ninja import Query, Router, Schema, Status
+from ninja import Router, Schema, Status
 
-from chatapp.api.product.base import AccessRequest, needs
+from chatapp.api.product.base import LIMIT, AccessRequest, needs
+from chatapp.cursors import keyset
 from chatapp.limits import selectors, services
 from chatapp.limits.models import LOWER, LowerLimits
 from chatapp.tenants.models import Membership
 from chatapp.tenants.permissions import Permission
 
 router = Router(tags=["limits"])
-PAGE = 100
 
 
 class Use(Schema):
@@ -56,9 +55,10 @@ class Lower(LowerIn):
 
 
 class LowerPage(Schema):
+    """`next`: the cursor of what comes behind, null at the end."""
+
     items: list[Lower]
-    page: int
-    pages: int
+    next: str | None
 
 
 class Set(Schema):
@@ -88,19 +88,19 @@ def limits(request: AccessRequest, slug: str) -> Any:
 
 
 @router.get("/t/{slug}/limits/lower", response=LowerPage, auth=needs(Permission.READ_LIMITS))
-def lower_limits(request: AccessRequest, slug: str, page: int = Query(1, ge=1, le=1_000_000)) -> Any:
+def lower_limits(request: AccessRequest, slug: str, cursor: str = "", limit: int = LIMIT) -> Any:
+    """What holds for every person comes first, where there is such a limit."""
     tenant = request.auth.tenant
-    pages = Paginator(selectors.lower_limits(tenant), PAGE)
-    rows = list(pages.page(page)) if page <= pages.num_pages else []
+    rows, behind = keyset(selectors.lower_limits(tenant), "pk", cursor=cursor, limit=limit)
     default = selectors.default_lower(tenant)
-    if page == 1 and default is not None:
+    if not cursor and default is not None:
         rows.insert(0, default)
     members = dict(
         Membership.objects.filter(tenant=tenant, user__in=[row.user_id for row in rows if row.user_id]).values_list(
             "user", "pk"
         )
     )
-    return {"items": [_lower(row, members) for row in rows], "page": page, "pages": pages.num_pages}
+    return {"items": [_lower(row, members) for row in rows], "next": behind}
 
 
 @router.put("/t/{slug}/limits/lower", response=Set, auth=needs(Permission.MANAGE_LIMITS))

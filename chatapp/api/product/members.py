@@ -9,7 +9,8 @@ from uuid import UUID
 from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema, Status
 
-from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
+from chatapp.api.product.base import LIMIT, AccessRequest, ErrorAnswer, needs
+from chatapp.cursors import keyset
 from chatapp.tenants import members, selectors
 from chatapp.tenants.models import Membership, Role
 from chatapp.tenants.permissions import OF_ROLE, Permission
@@ -33,9 +34,10 @@ class Member(Schema):
 
 
 class Members(Schema):
+    """`next`: the cursor of what comes behind, null at the end. `total`: that the filters leave."""
+
     items: list[Member]
-    page: int
-    pages: int
+    next: str | None
     total: int
 
 
@@ -43,7 +45,6 @@ class Filters(Schema):
     q: str = Field("", max_length=200, description="A part of a name or an address.")
     role: RoleName | None = None
     state: Literal["active", "suspended"] | None = None
-    page: int = Field(1, ge=1, le=1_000_000)
 
 
 class RoleChange(Schema):
@@ -89,17 +90,11 @@ def roles(request: HttpRequest, slug: str) -> Any:
 
 
 @router.get("/t/{slug}/members", response={200: Members, **REFUSALS}, auth=needs(Permission.READ_MEMBERS))
-def listed(request: AccessRequest, slug: str, filters: Query[Filters]) -> Any:
-    """Fifty to a page, by address."""
-    found = selectors.members(
-        request.auth,
-        search=filters.q,
-        role=filters.role or "",
-        state=filters.state or "",
-        page=filters.page,
-    )
-    items = [shown(member) for member in found.items]
-    return {"items": items, "page": found.number, "pages": found.pages, "total": found.total}
+def listed(request: AccessRequest, slug: str, filters: Query[Filters], cursor: str = "", limit: int = LIMIT) -> Any:
+    """By address."""
+    found = selectors.members(request.auth, search=filters.q, role=filters.role or "", state=filters.state or "")
+    items, behind = keyset(found, "user__email", "pk", cursor=cursor, limit=limit)
+    return {"items": [shown(member) for member in items], "next": behind, "total": found.count()}
 
 
 @router.get(

@@ -1,0 +1,252 @@
+"""Chats by HTTP: a person's own conversations, or those that a key has begun; what is asked in them, and the answers.
+
+What the websocket tells while it comes can be asked for here: a program without a socket asks, and looks again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from ninja import Field, Query, Router, Schema, Status
+
+from chatapp.api.product.base import LIMIT, AccessRequest, ErrorAnswer, needs
+from chatapp.chat import conversations, present, selectors, services
+from chatapp.chat.models import LONGEST_TITLE, Generation
+from chatapp.streaming import finished
+from chatapp.streaming.assembly import assembled
+from chatapp.tenants.permissions import Permission
+
+router = Router(tags=["chat"])
+CHAT = needs(Permission.CHAT)
+REFUSALS = {400: ErrorAnswer, 401: ErrorAnswer, 403: ErrorAnswer, 404: ErrorAnswer}
+ASKING = {**REFUSALS, 409: ErrorAnswer, 422: ErrorAnswer, 429: ErrorAnswer}
+
+
+class Item(Schema):
+    """`running`: it is being answered now."""
+
+    id: UUID
+    title: str
+    created_at: datetime
+    updated_at: datetime
+    running: bool
+    starred_at: datetime | None
+
+
+class Items(Schema):
+    """`next`: the cursor of what comes behind, null at the end."""
+
+    items: list[Item]
+    next: str | None
+
+
+class Used(Schema):
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class Problem(Schema):
+    code: str
+    message: str
+    param: str | None
+    retryable: bool
+
+
+class Answer(Schema):
+    """`status`: accepted or queued while it waits or runs; then finished, cancelled, refused, timeout, interrupted or
+    failed. `last_seq`: what a socket resumes behind; -1 while it runs."""
+
+    response_id: UUID | None = None
+    model: str | None = None
+    status: str | None = None
+    last_seq: int | None = None
+    finish_reason: str | None = None
+    usage: Used | None = None
+    timing: dict[str, float] | None = None
+    error: Problem | None = None
+
+
+class Message(Answer):
+    """A question has none of the fields of an answer but null. `text` of an answer that runs is empty here."""
+
+    id: UUID
+    parent_id: UUID | None
+    role: Literal["user", "assistant"]
+    text: str
+    created_at: datetime
+
+
+class Answerer(Schema):
+    name: str
+    instead_of: str | None
+
+
+class Conversation(Item):
+    model: str
+    assistant: Answerer | None
+    messages: list[Message]
+
+
+class Messages(Schema):
+    items: list[Message]
+    next: str | None
+
+
+class Filters(Schema):
+    """`q`: words that are all in the title. `since` counts, `until` does not any more, of the last activity. `deleted`:
+    those that can be asked back, instead of the others."""
+
+    q: str = Field("", max_length=200)
+    starred: bool | None = None
+    running: bool | None = None
+    assistant_id: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    deleted: bool = False
+
+
+class Question(Schema):
+    """`parent_id`: the message that it follows; the newest without one. `params`: temperature and the like."""
+
+    text: str
+    parent_id: UUID | None = None
+    model: str | None = None
+    params: dict[str, Any] = {}
+
+
+class FirstQuestion(Schema):
+    """`assistant_id`: who is to answer; the team's default one without."""
+
+    text: str
+    assistant_id: UUID | None = None
+    model: str | None = None
+    params: dict[str, Any] = {}
+
+
+class Asked(Schema):
+    """Look for the answer at …/responses/{response_id}, or follow it over a websocket (response.resume)."""
+
+    response_id: UUID
+    conversation_id: UUID
+    message_id: UUID
+    parent_id: UUID
+    model: str
+    status: str
+
+
+class Change(Schema):
+    """What is left out stays."""
+
+    title: str | None = Field(None, max_length=10 * LONGEST_TITLE)
+    starred: bool | None = None
+
+
+class Response(Answer):
+    """`text`: as far as it has come."""
+
+    conversation_id: UUID | None
+    message_id: UUID | None
+    text: str
+
+
+class Stopped(Schema):
+    status: str
+
+
+@router.get("/t/{slug}/conversations", response={200: Items, **REFUSALS}, auth=CHAT, summary="List conversations")
+def listed(request: AccessRequest, slug: str, filters: Query[Filters], cursor: str = "", limit: int = LIMIT) -> Any:
+    """One's own, the last used first."""
+    values = filters.dict()
+    wanted = selectors.Filters(text=values.pop("q"), **values)
+    return present.conversations(request.auth, before=cursor or None, limit=limit, filters=wanted)
+
+
+@router.post("/t/{slug}/conversations", response={202: Asked, **ASKING}, auth=CHAT, summary="Begin a conversation")
+def begin(request: AccessRequest, slug: str, body: FirstQuestion) -> Any:
+    """With its first message. With the header Idempotency-Key, saying it again begins no other."""
+    return _ask(request, **body.dict())
+
+
+@router.get("/t/{slug}/conversations/{uuid:conversation_id}", response={200: Conversation, **REFUSALS}, auth=CHAT)
+def one(request: AccessRequest, slug: str, conversation_id: UUID) -> Any:
+    """With all its messages, oldest first."""
+    return present.conversation(request.auth, conversation_id)
+
+
+@router.patch("/t/{slug}/conversations/{uuid:conversation_id}", response={200: Item, **REFUSALS}, auth=CHAT)
+def change(request: AccessRequest, slug: str, conversation_id: UUID, body: Change) -> Any:
+    """Rename it, or star it: the team's retention keeps starred ones, where it says so."""
+    access = request.auth
+    found = selectors.conversation(access, conversation_id)
+    if body.title is not None:
+        found = conversations.rename(access=access, conversation_id=conversation_id, name=body.title)
+    if body.starred is not None:
+        found = conversations.set_starred(access=access, conversation_id=conversation_id, starred=body.starred)
+    return present.conversation_item(found)
+
+
+@router.delete("/t/{slug}/conversations/{uuid:conversation_id}", response={200: Item, **REFUSALS}, auth=CHAT)
+def delete(request: AccessRequest, slug: str, conversation_id: UUID) -> Any:
+    """It can be asked back for thirty days (…/restore). An answer under way is stopped."""
+    return present.conversation_item(conversations.delete(access=request.auth, conversation_id=conversation_id))
+
+
+@router.post("/t/{slug}/conversations/{uuid:conversation_id}/restore", response={200: Item, **REFUSALS}, auth=CHAT)
+def restore(request: AccessRequest, slug: str, conversation_id: UUID) -> Any:
+    return present.conversation_item(conversations.restore(access=request.auth, conversation_id=conversation_id))
+
+
+@router.get("/t/{slug}/conversations/{uuid:conversation_id}/messages", response={200: Messages, **REFUSALS}, auth=CHAT)
+def messages(request: AccessRequest, slug: str, conversation_id: UUID, cursor: str = "", limit: int = LIMIT) -> Any:
+    """Newest first."""
+    page = selectors.page_of_messages(request.auth, conversation_id, cursor, limit)
+    return {"items": [present.message(item) for item in page.items], "next": page.next}
+
+
+@router.post("/t/{slug}/conversations/{uuid:conversation_id}/messages", response={202: Asked, **ASKING}, auth=CHAT)
+def ask(request: AccessRequest, slug: str, conversation_id: UUID, body: Question) -> Any:
+    """One at a time: 409 while it is being answered."""
+    return _ask(request, conversation_id=conversation_id, **body.dict())
+
+
+@router.get("/t/{slug}/responses/{uuid:response_id}", response={200: Response, **REFUSALS}, auth=CHAT)
+def response(request: AccessRequest, slug: str, response_id: UUID) -> Any:
+    """An answer as far as it has come. Of one that belongs to no conversation nothing is kept but how it ended."""
+    found = selectors.generation(request.auth, response_id)
+    return {
+        **present.answer(found),
+        "conversation_id": found.conversation_id,
+        "message_id": found.message_id,
+        "text": _text(found),
+    }
+
+
+@router.post("/t/{slug}/responses/{uuid:response_id}/cancel", response={200: Stopped, **REFUSALS}, auth=CHAT)
+def cancel(request: AccessRequest, slug: str, response_id: UUID) -> Any:
+    """`status`: cancelled, cancelling, or how it had ended already."""
+    return {"status": services.cancel(access=request.auth, generation_id=response_id)}
+
+
+def _ask(request: AccessRequest, **asked: Any) -> Status[Any]:
+    found = services.ask(access=request.auth, idempotency_key=request.headers.get("Idempotency-Key"), **asked)
+    assert found.message is not None
+    return Status(
+        202,
+        {
+            "response_id": found.pk,
+            "conversation_id": found.conversation_id,
+            "message_id": found.message_id,
+            "parent_id": found.message.parent_id,
+            "model": found.model,
+            "status": found.state,
+        },
+    )
+
+
+def _text(generation: Generation) -> str:
+    if generation.unfinished:
+        return assembled(finished.read_log(str(generation.pk))).choice().text
+    return generation.message.text if generation.message is not None else ""
