@@ -18,7 +18,7 @@ from chatapp.limits.selectors import ensure
 from chatapp.tenants.models import Tenant
 
 RATES = ("requests_per_minute", "tokens_per_minute", "concurrent_answers", "queue_length")
-SIZES = ("context_tokens", "output_tokens", "tokens_per_month")
+SIZES = ("context_tokens", "output_tokens", "tokens_per_month", "files_mb")
 ENGINE = ("kv_share", "weight")
 
 

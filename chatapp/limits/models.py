@@ -63,6 +63,7 @@ class AllColumns(LowerColumns):
     weight = models.FloatField(
         null=True, blank=True, validators=[MinValueValidator(0.01)], help_text=BY_NAME["weight"].help
     )
+    files_mb = _whole("files_mb")
 
     class Meta:
         abstract = True

@@ -14,7 +14,7 @@ from engine.protocol import MAX_QUEUED
 UNSAID_OUTPUT = 4096
 MOST_OUTPUT = 1_000_000
 # The plan that there is from the start.
-STANDARD: dict[str, Any] = {"weight": 1.0, "output_tokens": 4096, "queue_length": MAX_QUEUED}
+STANDARD: dict[str, Any] = {"weight": 1.0, "output_tokens": 4096, "queue_length": MAX_QUEUED, "files_mb": 1024}
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("queue_length", "Waiting requests", "requests", "Accepted and not begun; more are refused."),
     Kind("kv_share", "Share of the memory", "", "Largest part of an engine's KV blocks, from 0 to 1."),
     Kind("weight", "Weight", "", "Share of a busy engine, relative to other teams."),
+    Kind("files_mb", "Files", "MB", "All files that are kept: in chats, and over the APIs."),
 )
 OF_PERSON = KINDS[:6]
 """Those that a team may set lower for a key or a person; the others are about the team as a whole."""
@@ -56,6 +57,7 @@ class Values:
     queue_length: int | None = None
     kv_share: float | None = None
     weight: float | None = None
+    files_mb: int | None = None
 
 
 def least(*values: Any) -> Any:

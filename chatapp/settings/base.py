@@ -225,9 +225,19 @@ USE_I18N = True
 STATIC_URL = "/static/"
 STATIC_ROOT = DATA / "staticfiles"
 STATICFILES_DIRS = [ROOT / "static"]
+# People's files (chatapp.files.contents): readable by this user of the machine alone, with no address of their own.
+FILES = {
+    "BACKEND": "chatapp.files.storage.PrivateFiles",
+    "OPTIONS": {
+        "location": DATA / "files",
+        "file_permissions_mode": 0o600,
+        "directory_permissions_mode": 0o700,
+    },
+}
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+    "files": FILES,
 }
 
 SESSION_COOKIE_SAMESITE = "Lax"
@@ -259,6 +269,8 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 2000
 DATA_UPLOAD_MAX_NUMBER_FILES = 10
 OCTAVO_MAX_BODY = 1024 * 1024
 OCTAVO_MAX_MESSAGE = 200_000
+# The largest file that is kept. Only the addresses that take files let bodies of this size in (chatapp.hygiene).
+OCTAVO_MAX_FILE = int(os.environ.get("OCTAVO_MAX_FILE_MB", "100")) * 1024 * 1024
 
 CACHES = {"default": redis_urls.cache(REDIS_URL, 2)}
 CELERY_BROKER_URL, CELERY_BROKER_TRANSPORT_OPTIONS = redis_urls.celery_broker(REDIS_URL, 4)

@@ -13,7 +13,7 @@ if not os.environ.get("OCTAVO_DATA"):
     atexit.register(shutil.rmtree, os.environ["OCTAVO_DATA"], ignore_errors=True)
 
 from chatapp.settings.base import *  # noqa: F403
-from chatapp.settings.base import DATA, sqlite
+from chatapp.settings.base import DATA, FILES, sqlite
 
 (DATA / "staticfiles").mkdir(parents=True, exist_ok=True)  # else every client warns that it is not there
 
@@ -28,6 +28,7 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "files": FILES,
 }
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 # No broker and no worker in most tests: a task runs where it is sent.

@@ -1,0 +1,58 @@
+"""What can be read of files. What is not the asker's is NotFound, like what never was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Q, QuerySet, Sum
+from django.utils import timezone
+
+from chatapp.errors import NotFound
+from chatapp.files.models import StoredFile, parse_file_id
+from chatapp.tenants.access import Access
+from chatapp.tenants.models import Tenant
+from chatapp.tenants.permissions import Permission
+
+
+@dataclass(frozen=True)
+class Page:
+    items: Sequence[StoredFile]
+    more: bool
+
+
+def own(access: Access) -> QuerySet[StoredFile]:
+    """A person's own files, or those of the team's keys; none whose time is over. Evaluate it in the tenant's scope."""
+    access.require(Permission.CHAT)
+    owner = Q(user=access.user) if access.user is not None else Q(user=None)
+    living = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    return StoredFile.objects.filter(owner, living, tenant=access.tenant)
+
+
+def file(access: Access, file_id: object, *, param: str = "file_id") -> StoredFile:
+    found = own(access).filter(pk=parse_file_id(file_id)).first()
+    if found is None:
+        raise NotFound(f"There is no such file: {str(file_id)[:60]}.", param=param)
+    return found
+
+
+def files(
+    access: Access, *, after: object = None, limit: int = 100, newest_first: bool = True, purpose: str | None = None
+) -> Page:
+    """`after`: the id of the last file of the page before this one. Raises NotFound for one that is not there."""
+    rows = own(access)
+    if purpose is not None:
+        rows = rows.filter(purpose=purpose)
+    if after is not None:
+        last = file(access, after, param="after")
+        earlier = Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk)
+        later = Q(created_at__gt=last.created_at) | Q(created_at=last.created_at, pk__gt=last.pk)
+        rows = rows.filter(earlier if newest_first else later)
+    order = ("-created_at", "-pk") if newest_first else ("created_at", "pk")
+    found = list(rows.order_by(*order)[: limit + 1])
+    return Page(found[:limit], len(found) > limit)
+
+
+def used(tenant: Tenant) -> int:
+    """Bytes that a team keeps now, in all its files."""
+    return StoredFile.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
