@@ -48,7 +48,7 @@ by_session: Any = from_our_pages(
 application = paced(
     ProtocolTypeRouter(
         {
-            "http": limited(django_application),
+            "http": bodies.lent(limited(django_application)),
             "websocket": URLRouter([*key_sockets, re_path("", by_session)]),
         }
     )

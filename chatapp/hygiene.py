@@ -18,6 +18,8 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
+from chatapp.uploads import most_of, takes_files
+
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 API = ("/api/", "/v1/")
 # No page of ours looks at the world; copying is the one thing that they do beside showing themselves.
@@ -85,7 +87,7 @@ def trouble(request: HttpRequest) -> HTTPStatus | None:
     if not (length.isascii() and length.isdigit()):
         return HTTPStatus.BAD_REQUEST
     # Compared as a text first: Python refuses to read a number of thousands of digits.
-    if len(length.lstrip("0")) > 12 or int(length) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+    if len(length.lstrip("0")) > 12 or int(length) > most_of(request.path):
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     return None
 
@@ -157,8 +159,8 @@ def problem(request: HttpRequest, status: int, message: str) -> HttpResponse:
 
 
 def too_large(request: HttpRequest) -> HttpResponse:
-    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    if request.path.startswith("/v1/"):
+    most = most_of(request.path)
+    if request.path.startswith("/v1/") and not takes_files(request.path):
         most = settings.OCTAVO_MAX_BODY
     return problem(request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The body may have {most:,} bytes at most.")
 
@@ -171,7 +173,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def limited(application: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """An ASGI application whose requests end with 413 as soon as more has come than any address takes.
+    """An ASGI application whose requests end with 413 as soon as more has come than their address takes.
 
     Only what does not say its length gets this far: the middleware answers the others.
     """
@@ -182,7 +184,7 @@ def limited(application: Callable[..., Awaitable[None]]) -> Callable[..., Awaita
             return
         seen = 0
         over = answered = False
-        most = max(settings.DATA_UPLOAD_MAX_MEMORY_SIZE, settings.OCTAVO_MAX_BODY)
+        most = max(most_of(scope.get("path", "")), settings.OCTAVO_MAX_BODY)
         said = any(name == b"content-length" for name, _ in scope.get("headers", ()))
 
         async def counted() -> Message:
