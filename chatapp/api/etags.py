@@ -41,9 +41,11 @@ def tagged(run: Operation) -> Operation:
         if response.status_code not in (200, 304):
             del response.headers["ETag"]
         elif response.has_header("ETag"):
-            # Kept by its reader, and asked for again each time.
-            response.headers.setdefault("Cache-Control", "private, no-cache")
             patch_vary_headers(response, ["Authorization", "Cookie"])
+            # A program keeps it, and asks again each time; a browser's disk keeps nobody's chats (chatapp.hygiene).
+            access = getattr(request, "auth", None)
+            if access is not None and access.key is not None:
+                response.headers.setdefault("Cache-Control", "private, no-cache")
         return response
 
     return wrapped

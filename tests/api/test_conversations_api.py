@@ -202,7 +202,7 @@ def test_what_has_not_changed_is_not_sent_again(member: Client, chats: Chats) ->
     found = chats.begin(member, "One")
     path = f"{LIST}/{found['conversation_id']}"
     first = member.get(path)
-    assert first["Cache-Control"] == "private, no-cache"
+    assert first["Cache-Control"] == "private, no-store", "a browser's disk keeps nobody's chats"
     assert {"Cookie", "Authorization"} <= {name.strip() for name in first["Vary"].split(",")}
     again = member.get(path, headers={"If-None-Match": first["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -210,6 +210,13 @@ def test_what_has_not_changed_is_not_sent_again(member: Client, chats: Chats) ->
     member.patch(path, {"title": "Another"}, content_type="application/json")
     assert member.get(path, headers={"If-None-Match": first["ETag"]}).json()["title"] == "Another"
     assert "ETag" not in member.get(f"{LIST}/{NEVER}")
+
+
+def test_a_program_may_keep_what_it_has_read_and_ask_again(team: Team, server: Any) -> None:
+    bearer = {"Authorization": f"Bearer {team.secret}"}
+    first = Client().get(LIST, headers=bearer)
+    assert first["Cache-Control"] == "private, no-cache"
+    assert Client().get(LIST, headers={**bearer, "If-None-Match": first["ETag"]}).status_code == 304
 
 
 def test_of_two_who_have_read_the_same_only_one_changes_it(member: Client, chats: Chats) -> None:

@@ -198,7 +198,7 @@ def test_errors_below_the_api_are_json_in_its_shape(client: Client, team: Team) 
         ("GET", "/api/nothing/here", 404),
         ("GET", "/api/t/nobody/audit", 404),
         ("DELETE", "/api/t/acme/audit", 405),
-        ("POST", "/api/t/acme/conversations", 405),
+        ("PUT", "/api/t/acme/conversations", 405),
         ("GET", "/api/t/acme/conversations/never", 404),
     ):
         reply = client.generic(method, path)
