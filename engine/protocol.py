@@ -21,6 +21,10 @@ from urllib.parse import unquote
 
 import msgspec
 
+from engine.grammar_spec import GrammarError as GrammarError
+from engine.grammar_spec import GrammarSpec as GrammarSpec
+from engine.sampling_params import MOST_BIASES as MOST_BIASES
+from engine.sampling_params import MOST_LOGPROBS as MOST_LOGPROBS
 from engine.sampling_params import SamplingParams
 
 WIRE_VERSION = 1
@@ -479,8 +483,15 @@ class Enqueued(msgspec.Struct, frozen=True):
 
 def estimated_tokens(request: Request) -> int:
     """What Take charges for a prompt until its true length is known: four characters a token."""
+    return prompt_characters(request) // 4 + len(request.token_ids or ()) + 1
+
+
+def prompt_characters(request: Request) -> int:
+    """Of all the texts that a prompt is made of, those of tools and their calls included."""
     texts = [m.content for m in request.messages] + [s.text for s in request.system] + [request.text or ""]
-    return sum(map(len, texts)) // 4 + len(request.token_ids or ()) + 1
+    calls = [call for message in request.messages for call in message.tool_calls]
+    tools = len(_encoder.encode(request.tools)) if request.tools else 0
+    return sum(map(len, texts)) + sum(len(call.name) + len(call.arguments) for call in calls) + tools
 
 
 def enqueue(request: Request, max_queued: int = MAX_QUEUED, max_bytes: int = MAX_QUEUED_BYTES) -> Call:

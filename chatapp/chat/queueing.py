@@ -5,22 +5,29 @@ Whatever stops it on the way undoes all of it, as if it had never been asked; wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import msgspec
 import redis.exceptions
 import structlog
+from django.conf import settings
 from django.db import transaction
+from django.utils import timezone
 
 from chatapp.chat import recorder
 from chatapp.chat.models import UNFINISHED, Generation, State
-from chatapp.errors import TooMany
+from chatapp.chat.text import plain
+from chatapp.errors import IdempotencyMismatch, TooMany
+from chatapp.ids import new_id
 from chatapp.limits import budget
 from chatapp.limits.admission import Admission
 from chatapp.limits.budget import QuotaUsedUp, RateLimited
 from chatapp.limits.warning import note_refused
 from chatapp.streaming import finished
+from chatapp.streaming.cancel import cancel
 from chatapp.streaming.submit import QueueFull, enqueue
 from chatapp.tenants.access import Access
 from engine import protocol
@@ -29,14 +36,45 @@ from engine.protocol import Request
 log = structlog.get_logger(__name__)
 
 MOST_CAUGHT_UP = 32
+LONGEST_KEY = 200
+
+Accepted = TypeVar("Accepted")
 
 
 def says_length(params: Mapping[str, Any] | None) -> bool:
     return bool(params) and params.get("max_tokens") is not None  # type: ignore[union-attr]
 
 
-def accepted(access: Access, accept: Callable[[], Generation]) -> Generation:
-    """Run the transaction that accepts a generation. Answers under way that have ended meanwhile are written first."""
+def known(access: Access, idempotency_key: str | None, digest: str) -> Generation | None:
+    """The generation that this key has already started."""
+    if idempotency_key is None:
+        return None
+    plain(idempotency_key, param="idempotency_key", longest=LONGEST_KEY)
+    found = Generation.objects.filter(
+        tenant=access.tenant, principal=access.principal, idempotency_key=idempotency_key
+    ).first()
+    if found is not None and found.digest != digest:
+        raise IdempotencyMismatch(
+            "This idempotency key was used for another request; use a new one.", param="idempotency_key"
+        )
+    return found
+
+
+def new_generation(access: Access, model: str, idempotency_key: str | None, digest: str) -> Generation:
+    """A row that nobody has written yet."""
+    return Generation(
+        id=new_id(),
+        tenant=access.tenant,
+        principal=access.principal,
+        model=model,
+        idempotency_key=idempotency_key,
+        digest=digest,
+        deadline=timezone.now() + timedelta(seconds=settings.OCTAVO_ANSWER_TIMEOUT_S),
+    )
+
+
+def accepted(access: Access, accept: Callable[[], Accepted]) -> Accepted:
+    """Run the transaction that accepts generations. Answers under way that have ended meanwhile are written first."""
     try:
         try:
             return accept()
@@ -71,9 +109,7 @@ def reserved(admission: Admission, generation: Generation, request: Request, sai
     length = admission.reserve(
         generation=generation.pk,
         deadline=generation.deadline,
-        system=request.system,
-        messages=request.messages,
-        output_tokens=longest,
+        request=request,
         least_output=None if said else max(1, request.params.min_tokens),
     )
     if length == longest:
@@ -81,28 +117,41 @@ def reserved(admission: Admission, generation: Generation, request: Request, sai
     return msgspec.structs.replace(request, params=msgspec.structs.replace(request.params, max_tokens=length))
 
 
-def queue(generation: Generation, admission: Admission) -> None:
-    """Hand it to Redis and mark the row. Without Redis the row waits for the reaper; a full queue or used up tokens of
-    this minute undo everything."""
-    assert generation.request is not None
+def queue_all(generations: Sequence[Generation], admission: Admission) -> None:
+    """Hand them to Redis and mark their rows. Without Redis a row waits for the reaper; a full queue or used up tokens
+    of this minute undo all of them."""
     try:
         admission.charge()
     except RateLimited:
-        _undo(generation, charged=False)
+        _undo(generations, charged=False)
         raise
-    generation.standings = admission.standings
-    try:
-        enqueue(protocol.decode_request(bytes(generation.request)), admission.limits.queue_length)
-    except QueueFull as full:
-        _undo(generation)
-        raise TooMany(
-            f"Your team has {full.queued} requests waiting already. Try again in {full.retry_after_s} s.",
-            retry_after_s=full.retry_after_s,
-        ) from None
-    except redis.exceptions.RedisError as error:
-        log.warning("generation.not_queued", generation=str(generation.pk), error=type(error).__name__)
-        return
-    mark_queued(generation)
+    queued: list[Generation] = []
+    for generation in generations:
+        assert generation.request is not None
+        generation.standings = admission.standings
+        try:
+            enqueue(protocol.decode_request(bytes(generation.request)), admission.limits.queue_length)
+        except QueueFull as full:
+            _stop(queued)
+            _undo(generations)
+            raise TooMany(
+                f"Your team has {full.queued - len(queued)} requests waiting already. "
+                f"Try again in {full.retry_after_s} s.",
+                retry_after_s=full.retry_after_s,
+            ) from None
+        except redis.exceptions.RedisError as error:
+            log.warning("generation.not_queued", generation=str(generation.pk), error=type(error).__name__)
+            continue
+        queued.append(generation)
+    for generation in queued:
+        mark_queued(generation)
+
+
+def _stop(queued: Sequence[Generation]) -> None:
+    """Those before one that found the queue full: their rows go, so their ends find nothing to write."""
+    for generation in queued:
+        with suppress(redis.exceptions.RedisError):
+            cancel(str(generation.pk))
 
 
 def mark_queued(generation: Generation) -> None:
@@ -111,15 +160,16 @@ def mark_queued(generation: Generation) -> None:
 
 
 @transaction.atomic
-def _undo(generation: Generation, *, charged: bool = True) -> None:
+def _undo(generations: Sequence[Generation], *, charged: bool = True) -> None:
     """As if it had never been asked: the caller still has the text and is told to try again."""
-    answer, conversation = generation.message, generation.conversation
-    budget.settle(generation.pk, tokens=0, charged=charged)
-    generation.delete()
-    if answer is not None and conversation is not None:
-        question = answer.parent
-        answer.delete()
-        if question is not None:
-            question.delete()
-        if not conversation.messages.exists():
-            conversation.delete()
+    for generation in generations:
+        answer, conversation = generation.message, generation.conversation
+        budget.settle(generation.pk, tokens=0, charged=charged)
+        generation.delete()
+        if answer is not None and conversation is not None:
+            question = answer.parent
+            answer.delete()
+            if question is not None:
+                question.delete()
+            if not conversation.messages.exists():
+                conversation.delete()

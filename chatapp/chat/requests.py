@@ -9,19 +9,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from chatapp.chat.instructions import Instructions
 from chatapp.chat.models import Generation, Message, MessageStatus
 from chatapp.chat.params import sampling_params
-from chatapp.chat.text import clean
+from chatapp.chat.tools import Toolbox
 from chatapp.errors import BadInput, NotFound
 from chatapp.limits.values import Limits
 from chatapp.tenants.access import Access
 from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
 
-MOST_MESSAGES = 2000
+NO_TOOLS = Toolbox()
 
 
 def model_of(access: Access, wanted: str | None) -> str:
@@ -43,35 +43,6 @@ def model_of(access: Access, wanted: str | None) -> str:
         code="model_not_found",
         param="model",
     )
-
-
-def parse_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[ChatMessage], str]:
-    """The conversation, and the caller's system texts joined. An empty answer among them is left out."""
-    if not isinstance(messages, list | tuple) or not messages:
-        raise BadInput("messages must be a list of at least one message.", code="empty", param="messages")
-    if len(messages) > MOST_MESSAGES:
-        raise BadInput(f"messages has {len(messages)} entries; at most {MOST_MESSAGES} can be sent.", param="messages")
-    history: list[ChatMessage] = []
-    system: list[str] = []
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise BadInput("A message is an object with role and content.", param=f"messages[{index}]")
-        role, content = message.get("role"), message.get("content")
-        param = f"messages[{index}].content"
-        if role == "assistant" and (content is None or (isinstance(content, str) and not content.strip())):
-            continue
-        if role in ("system", "developer"):
-            system.append(clean(content, param=param))
-        elif role in ("user", "assistant"):
-            history.append(ChatMessage(role, clean(content, param=param)))
-        else:
-            raise BadInput(
-                f"The role {str(role)[:40]!r} is unknown; use system, user or assistant.",
-                param=f"messages[{index}].role",
-            )
-    if not any(message.role == "user" for message in history):
-        raise BadInput("messages must hold a message of the role user.", code="empty", param="messages")
-    return history, "\n\n".join(system)
 
 
 def digest_of(*parts: Any) -> str:
@@ -108,6 +79,7 @@ def wire_request(
     salt: str,
     own: str = "",
     leased: bool = False,
+    tools: Toolbox = NO_TOOLS,
 ) -> Request:
     system = list(given.system)
     if own:
@@ -119,6 +91,10 @@ def wire_request(
         messages=history,
         system=system,
         salt=salt,
+        tools=tools.tools,
+        tool_choice=tools.choice,
+        tool_name=tools.name,
+        parallel_tool_calls=tools.parallel,
         prompt=given.name,
         prompt_version=str(given.version.pk) if given.version is not None else "",
         params=sampling,
@@ -133,3 +109,12 @@ def wire_request(
 def sampling_of(limits: Limits, params: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> SamplingParams:
     whose = "your" if limits.own.output_tokens is not None else "your team's"
     return sampling_params(params or {}, most_tokens=limits.output_tokens, defaults=defaults, whose=whose)
+
+
+def hides_prompt(sampling: SamplingParams) -> None:
+    """The team's own prompt stands before a conversation, and not everybody may read it. Raises BadInput."""
+    if sampling.prompt_logprobs is not None:
+        raise BadInput(
+            "prompt_logprobs would show your team's prompt; they are for prompts that stand for themselves.",
+            param="prompt_logprobs",
+        )

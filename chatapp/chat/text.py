@@ -17,6 +17,14 @@ DIRECTIONS = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 
 def clean(text: object, *, param: str) -> str:
     """The text without U+0000 and lone surrogates, which databases and UTF-8 refuse. Raises BadInput with `param`."""
+    text = measured(text, param=param)
+    if not any(unicodedata.category(character) not in UNSEEN for character in text):
+        raise BadInput("The message is empty.", code="empty", param=param)
+    return text
+
+
+def measured(text: object, *, param: str) -> str:
+    """As `clean`, but it may be empty."""
     if not isinstance(text, str):
         raise BadInput("The message must be a text.", param=param)
     limit = settings.OCTAVO_MAX_MESSAGE
@@ -24,10 +32,12 @@ def clean(text: object, *, param: str) -> str:
         raise BadInput(
             f"The message has {len(text)} characters; at most {limit} can be sent.", code="too_long", param=param
         )
-    text = text.replace("\0", "").encode("utf-8", "ignore").decode()
-    if not any(unicodedata.category(character) not in UNSEEN for character in text):
-        raise BadInput("The message is empty.", code="empty", param=param)
-    return text
+    return settled(text)
+
+
+def settled(text: str) -> str:
+    """Without U+0000 and lone surrogates."""
+    return text.replace("\0", "").encode("utf-8", "ignore").decode()
 
 
 def plain(text: object, *, param: str, longest: int) -> str:

@@ -8,25 +8,23 @@
         ...
     admission.charge()
 
-Each raises RateLimited or QuotaUsedUp. Whoever undoes a generation settles it by no tokens (chatapp.limits.budget), and
-says whether it had been charged.
+`reserve` may be called for several generations that are accepted together, and again for the same one when its
+transaction is tried again. Each raises RateLimited or QuotaUsedUp. Whoever undoes a generation settles it by no tokens
+(chatapp.limits.budget), and says whether it had been charged.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from datetime import datetime
 
 from chatapp.limits import budget, rates
-from chatapp.limits.budget import RateLimited, most_prompt_tokens
+from chatapp.limits.budget import RateLimited, most_tokens_of
 from chatapp.limits.rates import Rate, Standing
 from chatapp.limits.selectors import rates_of
 from chatapp.limits.values import Limits
 from chatapp.tenants.access import Access
-from engine.protocol import ChatMessage, SystemText
-
-CHARACTERS_A_TOKEN = 4
+from engine.protocol import Request, estimated_tokens
 
 
 class Admission:
@@ -36,7 +34,11 @@ class Admission:
         self._requests = rates_of(access, limits, "requests")
         self._tokens = rates_of(access, limits, "tokens")
         self._standings: tuple[Standing, ...] = ()
-        self._estimate = 0
+        self._estimates: dict[uuid.UUID, int] = {}
+
+    @property
+    def _estimate(self) -> int:
+        return sum(self._estimates.values())
 
     @property
     def standings(self) -> tuple[Standing, ...]:
@@ -65,26 +67,21 @@ class Admission:
         """The request was one that has been counted already."""
         rates.take(self._requests, -1)
 
-    def reserve(
-        self,
-        *,
-        generation: uuid.UUID,
-        deadline: datetime,
-        system: Sequence[SystemText],
-        messages: Sequence[ChatMessage],
-        output_tokens: int,
-        least_output: int | None,
-    ) -> int:
-        """How long the answer may be; see budget.reserve."""
-        characters = sum(len(text.text) for text in system) + sum(len(message.content) for message in messages)
-        prompt = characters // CHARACTERS_A_TOKEN + 1
+    def reserve(self, *, generation: uuid.UUID, deadline: datetime, request: Request, least_output: int | None) -> int:
+        """How long each of its answers may be; see budget.reserve."""
+        choices, output_tokens = request.params.n, request.params.max_tokens
+        assert output_tokens is not None, "answers have a length"
+        prompt = estimated_tokens(request)
+        before = sum(estimate for other, estimate in self._estimates.items() if other != generation)
         if self._tokens:
             narrowest = min(self._tokens, key=lambda rate: rate.amount)
             if least_output is not None:
-                output_tokens = max(least_output, min(output_tokens, narrowest.amount - prompt))
-            if prompt + output_tokens > narrowest.amount:
+                room = narrowest.amount - before - prompt
+                output_tokens = max(least_output, min(output_tokens, room // choices))
+            asked = before + prompt + choices * output_tokens
+            if asked > narrowest.amount:
                 refusal = RateLimited(
-                    f"This request may need {prompt + output_tokens:,} tokens. {self._whose(narrowest)} may use "
+                    f"This request may need {asked:,} tokens. {self._whose(narrowest)} may use "
                     f"{narrowest.amount:,} a minute: shorten it, or ask for a shorter answer (max_tokens).",
                     param="max_tokens" if least_output is None else "messages",
                 )
@@ -96,20 +93,21 @@ class Admission:
             limits=self.limits,
             generation=generation,
             deadline=deadline,
-            prompt_tokens=most_prompt_tokens(system, messages),
+            prompt_tokens=most_tokens_of(request),
             output_tokens=output_tokens,
             least_output=least_output,
+            choices=choices,
             wanted=self._tokens,
             estimate=prompt,
         )
-        self._estimate = prompt + output_tokens
+        self._estimates[generation] = prompt + choices * output_tokens
         return output_tokens
 
     def charge(self) -> None:
         """Charge the estimate to the tokens of this minute; the reservation says already that this has been done."""
         refused = rates.take(self._tokens, self._estimate)
         if refused is not None:
-            self._estimate = 0
+            self._estimates.clear()
             raise self._limited(*refused)
 
     def _limited(self, rate: Rate, wait_s: float) -> RateLimited:

@@ -2,7 +2,7 @@
 
 `reserve` runs in the transaction that accepts a generation, and takes the lock of the tenant's month: however many ask
 at once, what is reserved and used never exceeds the limit. A reservation is the most that a request can use: every
-byte of its prompt a token, and the whole of its answer. `settle` runs in the transaction that writes the end. It
+byte of its prompt a token, and the whole of its answers. `settle` runs in the transaction that writes the end. It
 deletes the reservation, so that a replay finds none and changes nothing; endings that the reaper writes come the same
 way, and `release_expired` frees what nobody will settle any more.
 
@@ -11,10 +11,12 @@ The row of a reservation is also what counts as an answer under way.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
+import msgspec
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
@@ -26,11 +28,15 @@ from chatapp.limits.rates import Rate, Standing
 from chatapp.limits.selectors import month_of, next_month, under_way
 from chatapp.limits.values import Limits
 from chatapp.tenants.access import Access
-from engine.protocol import ChatMessage, SystemText
+from engine.protocol import ChatMessage, Request, SystemText, Tool
 
 # Of the chat template, beside the texts: an opening and a closing around each message, and what opens the answer.
 TEMPLATE_TOKENS = 64
 TEMPLATE_TOKENS_A_MESSAGE = 16
+# What a template says before tools, and around each of them and each call; templates may write them one value a line.
+TEMPLATE_TOKENS_OF_TOOLS = 512
+TEMPLATE_TOKENS_A_TOOL = 32
+TOOL_INDENT = 4
 # Long behind a deadline: by then the reaper has ended what can be ended.
 EXPIRES_AFTER = timedelta(hours=1)
 SOON_S = 5
@@ -54,10 +60,32 @@ class QuotaUsedUp(TooMany):
     team = False
 
 
-def most_prompt_tokens(system: Iterable[SystemText], messages: Iterable[ChatMessage]) -> int:
+def most_prompt_tokens(
+    system: Iterable[SystemText], messages: Iterable[ChatMessage], tools: Sequence[Tool] = ()
+) -> int:
     """An upper bound without a tokenizer: no token of a byte-level vocabulary is shorter than a byte of its text."""
+    messages = list(messages)
     texts = [text.text for text in system] + [message.content for message in messages]
-    return TEMPLATE_TOKENS + sum(TEMPLATE_TOKENS_A_MESSAGE + len(text.encode()) for text in texts)
+    tokens = TEMPLATE_TOKENS + sum(TEMPLATE_TOKENS_A_MESSAGE + len(text.encode()) for text in texts)
+    for call in (call for message in messages for call in message.tool_calls):
+        # Its JSON may be written anew, with a space behind each comma and colon.
+        tokens += TEMPLATE_TOKENS_A_TOOL + len(call.name) + 2 * len(call.arguments.encode())
+    if tools:
+        tokens += TEMPLATE_TOKENS_OF_TOOLS + sum(TEMPLATE_TOKENS_A_TOOL + _written(tool) for tool in tools)
+    return tokens
+
+
+def most_tokens_of(request: Request) -> int:
+    """The same for all that a request's prompt is made of; of one that comes in tokens, their number."""
+    if request.token_ids is not None:
+        return TEMPLATE_TOKENS + len(request.token_ids)
+    if request.text is not None:
+        return TEMPLATE_TOKENS + len(request.text.encode())
+    return most_prompt_tokens(request.system, request.messages, request.tools)
+
+
+def _written(tool: Tool) -> int:
+    return len(json.dumps(msgspec.to_builtins(tool), indent=TOOL_INDENT))
 
 
 def reserve(
@@ -69,15 +97,17 @@ def reserve(
     prompt_tokens: int,
     output_tokens: int,
     least_output: int | None,
+    choices: int = 1,
     wanted: Sequence[Rate] = (),
     estimate: int = 0,
 ) -> int:
-    """Reserve for a generation; returns how long its answer may be. `prompt_tokens` is `most_prompt_tokens`.
+    """Reserve for a generation; returns how long its answer may be, each of its `choices`. `prompt_tokens` is
+    `most_tokens_of` its request.
 
     `least_output`: the shortest answer that will do, where the caller said none: then its length is lowered to what is
     left. None: the caller asked for `output_tokens`, all of them. `wanted`: the rates that will be charged, by
-    `estimate` tokens of the prompt and the whole answer. Raises QuotaUsedUp and RateLimited; call it in the transaction
-    that accepts the generation.
+    `estimate` tokens of the prompt and the whole answers. Raises QuotaUsedUp and RateLimited; call it in the
+    transaction that accepts the generation.
     """
     assert transaction.get_connection().in_atomic_block, "the reservation belongs to the generation's transaction"
     now = timezone.now()
@@ -91,8 +121,10 @@ def reserve(
             _refuse_at_once(access, at_once)
         for subject, cap in zip(subjects, caps, strict=True):
             if cap is not None:
-                output_tokens = _fitting(access, meters[subject], cap, prompt_tokens, output_tokens, least_output)
-    tokens = prompt_tokens + output_tokens
+                output_tokens = _fitting(
+                    access, meters[subject], cap, prompt_tokens, output_tokens, least_output, choices
+                )
+    tokens = prompt_tokens + choices * output_tokens
     ours = Meter.objects.filter(tenant=access.tenant, month=month, subject__in=subjects)
     if ours.update(reserved=F("reserved") + tokens) < len(subjects):
         # The first of a month, or of someone.
@@ -105,7 +137,7 @@ def reserve(
         month=month,
         subject=access.principal,
         tokens=tokens,
-        charged={rate.subject: [rate.amount, estimate + output_tokens, now.timestamp()] for rate in wanted},
+        charged={rate.subject: [rate.amount, estimate + choices * output_tokens, now.timestamp()] for rate in wanted},
         created_at=now,
         expires_at=deadline + EXPIRES_AFTER,
     )
@@ -167,12 +199,14 @@ def _refuse_at_once(access: Access, most: tuple[int | None, int | None]) -> None
             )
 
 
-def _fitting(access: Access, meter: Meter, cap: int, prompt: int, output: int, least_output: int | None) -> int:
+def _fitting(
+    access: Access, meter: Meter, cap: int, prompt: int, output: int, least_output: int | None, choices: int
+) -> int:
     """The length of an answer that fits into the month. Raises QuotaUsedUp, or RateLimited if it may fit soon."""
     left = cap - meter.used - meter.reserved
-    wanted = output if least_output is None else least_output
+    wanted = choices * (output if least_output is None else least_output)
     if prompt + wanted <= left:
-        return min(output, left - prompt)
+        return min(output, (left - prompt) // choices)
     team, own = _names(access)
     whose = team if meter.subject == TEAM else own
     if meter.reserved and prompt + wanted <= cap - meter.used:
@@ -183,11 +217,12 @@ def _fitting(access: Access, meter: Meter, cap: int, prompt: int, output: int, l
     again = next_month(meter.month)
     until = f"Ask again from {again.day} {again:%B} (UTC)"
     rest = max(0, cap - meter.used)
-    shorter = least_output is None and prompt + 1 <= rest
+    shorter = least_output is None and prompt + choices <= rest
     if shorter:
+        need = f"{prompt + choices * output:,} tokens"
         message = (
-            f"This request may need {prompt + output:,} tokens, and {whose.lower()} {_has(whose)} {rest:,} of "
-            f"this month's {cap:,} left. Ask for a shorter answer (max_tokens). {until}, or ask an admin for more."
+            f"This request may need {need}, and {whose.lower()} {_has(whose)} {rest:,} of this month's {cap:,} left. "
+            f"Ask for a shorter answer (max_tokens). {until}, or ask an admin for more."
         )
     else:
         message = f"{whose} {_has(whose)} used this month's {cap:,} tokens. {until}, or ask an admin for more."

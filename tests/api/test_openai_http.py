@@ -85,7 +85,7 @@ def test_the_parameters_reach_the_engine(client: openai.OpenAI) -> None:
         ({"messages": [{"role": "user", "content": ""}]}, 400, "messages[0].content"),
         ({"messages": [{"role": "user", "content": " \n\t "}]}, 400, "messages[0].content"),
         ({"messages": [{"role": "user", "content": []}]}, 400, "messages[0].content"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].tool_call_id"),
         ({"messages": [{"content": "x"}]}, 400, "messages[0].role"),
         ({"messages": "hello"}, 400, "messages"),
         ({}, 400, "messages"),

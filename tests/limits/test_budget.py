@@ -155,12 +155,13 @@ def test_the_bound_of_a_prompt_holds_for_the_models_own_tokens(model_path: str) 
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("choices", [1, 4])
 def test_fifty_at_once_spend_at_most_what_ten_may(
-    transactional_db: None, team: Team, worker: ScriptedWorker, record: Callable[[], int], allow: Allow
+    transactional_db: None, team: Team, worker: ScriptedWorker, record: Callable[[], int], allow: Allow, choices: int
 ) -> None:
-    """P10, with threads: the month's tokens are for ten requests; fifty ask at the same moment."""
-    first = call(team.key, max_tokens=50)
-    each = bound_of(first) + 50
+    """P10, with threads: the month's tokens are for ten requests; fifty ask at the same moment. Also with n = 4."""
+    first = call(team.key, max_tokens=50, n=choices)
+    each = bound_of(first) + 50 * choices
     services.cancel(access=team.key, generation_id=first.pk)
     record()
     allow(tokens_per_month=10 * each + 49)
@@ -170,7 +171,7 @@ def test_fifty_at_once_spend_at_most_what_ten_may(
     def go() -> None:
         try:
             start.wait(30)
-            call(team.key, max_tokens=50)
+            call(team.key, max_tokens=50, n=choices)
             outcomes.append("accepted")
         except Refusal as refusal:
             outcomes.append(refusal.code)
@@ -186,10 +187,10 @@ def test_fifty_at_once_spend_at_most_what_ten_may(
     assert outcomes.count("rate_limit_exceeded") == 40, "what is held may come back: they may try again"
     assert meter(team) == (0, 10 * each)
     for _ in range(10):
-        worker.answer(*("x" for _ in range(50)))
+        worker.answer(*("x" for _ in range(50 * choices)))
     record()
     used, reserved = meter(team)
-    assert (used, reserved) == (10 * (7 + 50), 0)
+    assert (used, reserved) == (10 * (7 + 50 * choices), 0)
     assert used <= 10 * each
 
 
