@@ -25,7 +25,7 @@ ICONS = (
     "arrow-down", "arrow-left", "arrow-up", "book-open", "chart-column", "check", "chevrons-up-down", "circle-alert",
     "copy", "database", "download", "ellipsis", "gauge", "history", "key-round", "log-out", "mail", "monitor", "moon",
     "panel-left", "plus", "scroll-text", "search", "settings", "shield-check", "sliders-horizontal", "square-pen",
-    "sun", "trash-2", "user-round", "users", "wifi-off", "x",
+    "sun", "trash-2", "user-round", "users", "webhook", "wifi-off", "x",
 )  # fmt: skip
 
 SOURCE_MAP = re.compile(r"^//[#@] sourceMappingURL=\S*\s*$", re.MULTILINE)

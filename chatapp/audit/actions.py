@@ -39,6 +39,14 @@ ACTIONS: dict[str, str] = {
     "key.rotated": "Rotated an API key",
     "key.changed": "Changed an API key",
     "key.revoked": "Revoked an API key",
+    # webhooks
+    "webhook.created": "Added a webhook",
+    "webhook.changed": "Changed a webhook",
+    "webhook.rotated": "Rotated the secret of a webhook",
+    "webhook.deleted": "Deleted a webhook",
+    "webhook.tested": "Sent a test to a webhook",
+    "webhook.sent_again": "Sent an event to a webhook again",
+    "webhook.given_up": "Switched a webhook off that takes nothing",
     # limits and usage
     "limits.changed": "Changed limits",
     "limits.lowered": "Lowered a limit",
@@ -116,6 +124,7 @@ TOPICS = {
     "sign_in": "sign-in",
     "team": "the team",
     "tenant": "the team's deletion",
+    "webhook": "webhooks",
 }
 
 

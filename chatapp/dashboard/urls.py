@@ -21,6 +21,7 @@ from chatapp.dashboard import (
     team,
     usage,
     views,
+    webhooks,
 )
 
 ADMIN = "t/<slug:slug>/admin/"
@@ -64,6 +65,23 @@ urlpatterns = [
     path(f"{ADMIN}keys/<uuid:key_id>", keys.detail, name="tenant-key"),
     path(f"{ADMIN}keys/<uuid:key_id>/rotate", keys.rotate, name="tenant-key-rotate"),
     path(f"{ADMIN}keys/<uuid:key_id>/revoke", keys.revoke, name="tenant-key-revoke"),
+    path(f"{ADMIN}webhooks", webhooks.index, name="tenant-webhooks"),
+    path(f"{ADMIN}webhooks/new", webhooks.create, name="tenant-webhook-new"),
+    path(f"{ADMIN}webhooks/<uuid:webhook_id>", webhooks.detail, name="tenant-webhook"),
+    path(f"{ADMIN}webhooks/<uuid:webhook_id>/switch", webhooks.switch, name="tenant-webhook-switch"),
+    path(f"{ADMIN}webhooks/<uuid:webhook_id>/rotate", webhooks.rotate, name="tenant-webhook-rotate"),
+    path(f"{ADMIN}webhooks/<uuid:webhook_id>/test", webhooks.test, name="tenant-webhook-test"),
+    path(f"{ADMIN}webhooks/<uuid:webhook_id>/delete", webhooks.delete, name="tenant-webhook-delete"),
+    path(
+        f"{ADMIN}webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>",
+        webhooks.delivery,
+        name="tenant-webhook-delivery",
+    ),
+    path(
+        f"{ADMIN}webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again",
+        webhooks.again,
+        name="tenant-webhook-again",
+    ),
     path(f"{ADMIN}limits", limits.overview, name="tenant-limits"),
     path(f"{ADMIN}limits/lower", limits.lower, name="tenant-limits-lower"),
     path(f"{ADMIN}limits/lower/<uuid:lower_id>/remove", limits.remove, name="tenant-limits-remove"),

@@ -21,6 +21,7 @@ from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.tenants.models import ApiKey, DomainClaim, Invitation, Membership, SignIn, Tenant
 from chatapp.usage.models import UsageDay
+from chatapp.webhooks.models import WebhookDelivery, WebhookEndpoint
 
 PAGE = 500
 
@@ -61,6 +62,8 @@ usage.csv             one answer a line: tokens, times, how it ended; no text
 usage_days.csv        what these add up to by day (UTC), also of days whose answers are not kept any more
 audit.csv             who did what, and from where
 readings.jsonl        when an operator had leave to read chats, and why
+webhooks.jsonl        one webhook a line, without its secrets: where to, for which events, whether it is on
+deliveries.jsonl      what was sent to webhooks within two weeks, with the answer's status
 sign_in.json          second factors, the team's own sign-in service without its secret, and mail domains
 settings.json         the team's settings and how long it keeps chats
 manifest.json         rows, bytes and SHA-256 of each of these files
@@ -89,7 +92,7 @@ files a quote stands before what a spreadsheet would take for a formula. Times a
 def count_team() -> int:
     tables = (
         Conversation, Message, Membership, Invitation, SystemPrompt, PromptVersion, ApiKey, LowerLimits, Meter,
-        Generation, UsageDay, AuditEntry, BreakGlass,
+        Generation, UsageDay, AuditEntry, BreakGlass, WebhookEndpoint, WebhookDelivery,
     )  # fmt: skip
     return sum(model.objects.count() for model in tables)
 
@@ -113,6 +116,8 @@ def write_team(archive: Archive, tenant: Tenant) -> None:
     archive.table("usage_days.csv", DAYS, _columns(UsageDay.objects.defer("first_token", "between_tokens"), DAYS))
     archive.table("audit.csv", AUDIT, _columns(AuditEntry.objects, AUDIT))
     archive.lines("readings.jsonl", map(_reading, _pages(BreakGlass.objects)))
+    archive.lines("webhooks.jsonl", map(_webhook, _pages(WebhookEndpoint.objects.select_related("created_by"))))
+    archive.lines("deliveries.jsonl", map(_delivery, _pages(WebhookDelivery.objects)))
     archive.document("sign_in.json", _sign_in(tenant))
     archive.document("settings.json", _settings(tenant))
     archive.manifest({"team": {"id": str(tenant.pk), "slug": tenant.slug, "name": tenant.name}})
@@ -306,6 +311,38 @@ def _reading(row: BreakGlass) -> dict[str, Any]:
         "opened_at": row.opened_at,
         "expires_at": row.expires_at,
         "closed_at": row.closed_at,
+    }
+
+
+def _webhook(row: WebhookEndpoint) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "url": row.url,
+        "description": row.description,
+        "events": row.events,
+        "enabled": row.enabled,
+        "disabled_because": row.disabled_because,
+        "failing_since": row.failing_since,
+        "missed": row.missed,
+        "created_by": row.created_by.email if row.created_by else row.created_by_name,
+        "created_at": row.created_at,
+    }
+
+
+def _delivery(row: WebhookDelivery) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "webhook": row.endpoint_id,
+        "message": row.message_id,
+        "payload": row.payload,
+        "state": row.state,
+        "attempts": row.attempts,
+        "created_at": row.created_at,
+        "attempted_at": row.attempted_at,
+        "next_attempt_at": row.next_attempt_at,
+        "response_status": row.response_status,
+        "took_ms": row.took_ms,
+        "error": row.error,
     }
 
 

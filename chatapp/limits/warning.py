@@ -13,6 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from chatapp.audit.services import SYSTEM, record
+from chatapp.events import tell
 from chatapp.limits.models import TEAM, Meter
 from chatapp.limits.selectors import WARN_AT, limits_of_team, month_of
 from chatapp.tenants.models import Tenant
@@ -60,6 +61,7 @@ def _warn(tenant: Tenant, month: date, percent: int, used: int, limit: int) -> N
         return
     details = {"percent": percent, "used": used, "limit": limit, "month": f"{month:%Y-%m}"}
     record("limits.warning", actor=SYSTEM, tenant=tenant, name=f"Tokens of {month:%B %Y}", details=details)
+    tell(tenant_id=tenant.pk, kind="budget.threshold", data=details)
     transaction.on_commit(lambda: _mail_soon(str(tenant.pk), percent, used, limit, f"{month:%Y-%m}"), robust=True)
 
 

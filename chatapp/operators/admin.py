@@ -20,12 +20,14 @@ from unfold.decorators import action, display
 from chatapp.accounts.models import User
 from chatapp.audit.services import operator, record
 from chatapp.errors import BadInput, Refusal
+from chatapp.events import tell
 from chatapp.operators import deletions, selectors, services
 from chatapp.operators.forms import DeleteForm, SiteSettingsForm, SuspendForm, TenantForm
 from chatapp.operators.site import save_settings, send_test_mail
 from chatapp.site.models import SiteSettings
 from chatapp.site.smtp import NotSent
 from chatapp.tenants import admin as plain
+from chatapp.tenants.members import joined
 from chatapp.tenants.models import Membership, Tenant
 
 
@@ -284,6 +286,8 @@ def _note_member(request: HttpRequest, what: str, member: Membership, details: d
     record(
         what, actor=operator(_user(request)), tenant=member.tenant, on=member, name=member.user.email, details=details
     )
+    if what == "member.added":
+        tell(tenant_id=member.tenant_id, kind="member.joined", data=joined(member, "operator"))
 
 
 admin.site.unregister(Membership)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ OCTAVO_URL = os.environ.get("OCTAVO_URL", "http://127.0.0.1:8000")
 OCTAVO_PREAMBLE = os.environ.get("OCTAVO_PREAMBLE", "")
 # Where this machine's workers keep published prompts' KV (engine.prompt_store): a deleted team's are looked for there.
 OCTAVO_PROMPT_STORE = Path(os.environ.get("OCTAVO_WORKER_PROMPT_STORE") or DATA / "prompts")
+# Webhooks go to public addresses over TLS only; these are the operator's own networks, for receivers inside them.
+OCTAVO_WEBHOOK_ALLOW = [text.strip() for text in os.environ.get("OCTAVO_WEBHOOK_ALLOW", "").split(",") if text.strip()]
+for _network in OCTAVO_WEBHOOK_ALLOW:
+    try:
+        ipaddress.ip_network(_network, strict=False)
+    except ValueError:
+        raise ImproperlyConfigured(f"OCTAVO_WEBHOOK_ALLOW: {_network!r} is no network such as 10.0.0.0/8.") from None
+# Without TLS, for development: what is told could be read on its way.
+OCTAVO_WEBHOOK_PLAIN = os.environ.get("OCTAVO_WEBHOOK_PLAIN", "").lower() in ("1", "true", "yes")
 OCTAVO_ANSWER_TIMEOUT_S = int(os.environ.get("OCTAVO_ANSWER_TIMEOUT_S", "600"))
 
 
@@ -287,6 +297,8 @@ CELERY_BEAT_SCHEDULE = {
     "budgets": {"task": "chatapp.usage.tasks.reconcile_budgets", "schedule": crontab(hour=3, minute=17)},
     "release-expired": {"task": "chatapp.limits.tasks.release_expired", "schedule": 60.0, "options": {"expires": 60.0}},
     "tend-data": {"task": "chatapp.data.tasks.tend", "schedule": 15.0, "options": {"expires": 15.0}},
+    "webhooks": {"task": "chatapp.webhooks.tasks.tend", "schedule": 5.0, "options": {"expires": 5.0}},
+    "old-deliveries": {"task": "chatapp.webhooks.tasks.forget_old", "schedule": crontab(minute="41")},
     "retention": {"task": "chatapp.data.tasks.apply_retention", "schedule": crontab(hour="2", minute="20")},
 }
 

@@ -21,8 +21,10 @@ from chatapp.accounts.text import one_line
 from chatapp.audit.models import ActorKind
 from chatapp.audit.services import Actor, record
 from chatapp.errors import Forbidden
+from chatapp.events import tell
 from chatapp.ids import parse_id
 from chatapp.scope import unscoped
+from chatapp.tenants.members import joined
 from chatapp.tenants.models import Membership
 from chatapp.tenants.sign_in import DomainClaim, SignIn
 
@@ -94,6 +96,7 @@ def arrive(service: SignIn, identity: Identity) -> User:
                 name=user.email,
                 details={"role": service.role, "by": "sign-in service"},
             )
+            tell(tenant_id=service.tenant_id, kind="member.joined", data=joined(membership, "sign_in"))
     return user
 
 

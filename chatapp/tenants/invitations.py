@@ -25,12 +25,13 @@ from chatapp.accounts.models import User
 from chatapp.audit.models import ActorKind
 from chatapp.audit.services import Actor, record
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound, Refusal, TooMany
+from chatapp.events import tell
 from chatapp.ids import parse_id
 from chatapp.scope import tenant_scope, unscoped
 from chatapp.site.selectors import mail_is_set_up
 from chatapp.tenants.access import Access
 from chatapp.tenants.addresses import Address, clean_name, normalised
-from chatapp.tenants.members import OWNERS_ONLY, lock, parse_role
+from chatapp.tenants.members import OWNERS_ONLY, joined, lock, parse_role
 from chatapp.tenants.models import Invitation, Membership, Tenant, new_nonce
 from chatapp.tenants.permissions import Permission, Role
 
@@ -311,6 +312,7 @@ def _join(invitation: Invitation, user: User) -> None:
             member = Membership.objects.create(tenant=tenant, user=user, role=invitation.role)
             details = {"role": [None, invitation.role], "invited_by": invitation.inviter}
             record("member.joined", actor=actor, tenant=tenant, on=member, name=user.email, details=details)
+            tell(tenant_id=tenant.pk, kind="member.joined", data=joined(member, "invitation"))
         else:
             # An invitation neither raises nor lowers whoever is in already.
             _record("invitation.accepted", actor, invitation, {"role": [member.role, member.role]})

@@ -21,6 +21,11 @@ LAST_OWNER = "This is the team's last owner. Make somebody else an owner first, 
 OWNERS_ONLY = "Only owners may change owners, and make them. Ask one."
 
 
+def joined(member: Membership, by: str) -> dict[str, str]:
+    """What others are told of a new member. `by`: invitation, sign_in or operator."""
+    return {"id": str(member.pk), "email": member.user.email, "role": str(member.role), "by": by}
+
+
 def assignable_roles(access: Access) -> list[Role]:
     """The roles that the asker may give."""
     if not access.may(Permission.MANAGE_MEMBERS):

@@ -29,6 +29,7 @@ class Permission(StrEnum):
     MANAGE_LIMITS = "limits.manage"
     MANAGE_DATA = "data.manage"
     MANAGE_SETTINGS = "settings.manage"
+    MANAGE_WEBHOOKS = "webhooks.manage"
 
 
 class Role(models.TextChoices):
@@ -51,6 +52,7 @@ _READ = {P.READ_DASHBOARD, P.READ_USAGE, P.READ_MEMBERS, P.READ_PROMPTS, P.READ_
 _PROMPTS = {P.READ_PROMPTS, P.EDIT_PROMPTS, P.PUBLISH_PROMPTS}
 _ADMIN = {
     P.CHAT, *_READ, *_PROMPTS, P.READ_AUDIT, P.MANAGE_MEMBERS, P.MANAGE_KEYS, P.MANAGE_LIMITS, P.MANAGE_SETTINGS,
+    P.MANAGE_WEBHOOKS,
 }  # fmt: skip
 
 OF_ROLE: dict[Role, frozenset[Permission]] = {

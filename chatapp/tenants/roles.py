@@ -26,6 +26,7 @@ WORDS: dict[Permission, str] = {
     P.MANAGE_LIMITS: "set limits for keys and people",
     P.MANAGE_DATA: "export and delete the team's data",
     P.MANAGE_SETTINGS: "change the team's name and colour",
+    P.MANAGE_WEBHOOKS: "set up webhooks, which tell programs what happens",
 }
 COVERED = {
     P.MANAGE_MEMBERS: {P.READ_MEMBERS},

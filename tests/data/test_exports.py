@@ -30,6 +30,7 @@ from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.tenants.models import ApiKey, DomainClaim, Invitation, Membership, SignIn, Tenant
 from chatapp.tenants.services import add_member
 from chatapp.usage.models import UsageDay, UsageHorizon, UsageHour, UsageRow, UsageTotal
+from chatapp.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tests.chat.conftest import Team
 from tests.data.conftest import Sent, a_chat
 
@@ -101,6 +102,8 @@ ROWS: dict[type[models.Model], str] = {
     PromptVersion: "prompts.jsonl",
     SystemPrompt: "assistants.jsonl",
     UsageDay: "usage_days.csv",
+    WebhookDelivery: "deliveries.jsonl",
+    WebhookEndpoint: "webhooks.jsonl",
 }
 PARTS: dict[type[models.Model], str] = {
     DomainClaim: "sign_in.json",
@@ -148,6 +151,13 @@ def filled(team: Team) -> None:
     )
     DomainClaim.objects.create(tenant=tenant, domain="acme.test", confirmed_at=now)
     Retention.objects.create(tenant=tenant, days=90)
+    webhook = WebhookEndpoint.objects.create(
+        tenant=tenant, url="https://hooks.acme.test/", events=["member.joined"], created_by_name="owner@acme.test",
+        sealed_secret="SEALED-WEBHOOK", former_sealed_secret="SEALED-FORMER-WEBHOOK",
+    )  # fmt: skip
+    WebhookDelivery.objects.create(
+        tenant=tenant, endpoint=webhook, event=webhook.pk, kind="member.joined", payload={"type": "member.joined"}
+    )
     BreakGlass.objects.create(
         tenant=tenant, operator_name="op@octavo.test", reason="They asked us to look.", opened_at=now,
         expires_at=now + timedelta(minutes=15),
@@ -206,6 +216,10 @@ def test_an_export_has_what_people_have_set(team: Team, sent: Sent) -> None:
     sign_in = json.loads(file.read("sign_in.json"))
     assert (sign_in["mfa"], sign_in["issuer"]) == ("managers", "https://id.acme.test")
     assert [claim["domain"] for claim in sign_in["domains"]] == ["acme.test"]
+    (webhook,) = lines(file, "webhooks.jsonl")
+    assert (webhook["url"], webhook["events"]) == ("https://hooks.acme.test/", ["member.joined"])
+    (delivery,) = lines(file, "deliveries.jsonl")
+    assert (delivery["webhook"], delivery["payload"]) == (webhook["id"], {"type": "member.joined"})
     (reading,) = lines(file, "readings.jsonl")
     assert (reading["operator"], reading["reason"]) == ("op@octavo.test", "They asked us to look.")
 
@@ -224,7 +238,7 @@ def test_no_secret_of_any_row_is_in_an_export(team: Team, sent: Sent) -> None:
                 assert values, f"no {field} to look for"
                 assert not [value for value in values if value.encode() in whole], str(field)
                 seen.add(field.name)
-    assert seen == {"salt", "hash", "sealed_secret", "nonce", "digest"}
+    assert seen == {"salt", "hash", "sealed_secret", "former_sealed_secret", "nonce", "digest"}
 
 
 def test_the_manifest_says_what_is_in_it_and_the_row_says_what_the_file_is(team: Team, sent: Sent) -> None:

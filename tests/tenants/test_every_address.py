@@ -35,6 +35,9 @@ from chatapp.tenants.models import Membership, Role
 from chatapp.tenants.permissions import OF_ROLE, Permission
 from chatapp.tenants.services import add_member, create_api_key
 from chatapp.tenants.sign_in import DomainClaim
+from chatapp.webhooks import outbox
+from chatapp.webhooks.services import create as create_webhook
+from chatapp.webhooks.services import send_test
 from tests.api.test_isolation import ADDRESSES, MANAGED, plain
 from tests.chat.conftest import Team
 from tests.data.conftest import Sent, data_folder, sent
@@ -146,6 +149,8 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
     prompt = SystemPrompt.objects.get(tenant=team.tenant)
     export = request_export(access=team.owner)
     sent.run()
+    webhook, _ = create_webhook(access=team.owner, url="https://hooks.acme.example.com/", events=["member.joined"])
+    monkeypatch.setattr(outbox, "start", lambda endpoint_id: None)
     assert invited.invitation is not None
     assert team.key.key is not None
     found = {
@@ -159,6 +164,8 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
         "key_id": team.key.key.pk,
         "export_id": export.pk,
         "claim_id": DomainClaim.objects.create(tenant=team.tenant, domain="acme.example").pk,
+        "webhook_id": webhook.pk,
+        "delivery_id": send_test(access=team.owner, webhook_id=webhook.pk).pk,
         "lower_id": LowerLimits.objects.create(tenant=team.tenant, output_tokens=100).pk,
     }
     wanted = {name for operation in OPERATIONS for name in operation.ids}

@@ -29,6 +29,7 @@ TABLE = {
     "limits.manage": {OW, A},
     "data.manage": {OW},
     "settings.manage": {OW, A},
+    "webhooks.manage": {OW, A},
 }
 
 

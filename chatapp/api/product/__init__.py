@@ -17,6 +17,7 @@ from chatapp.api.product import (
     sign_in,
     team,
     usage,
+    webhooks,
 )
 from chatapp.api.product.base import api
 
@@ -31,5 +32,6 @@ api.add_router("", data.router)
 api.add_router("", prompts.router)
 api.add_router("", sign_in.router)
 api.add_router("", limits.router)
+api.add_router("", webhooks.router)
 
 __all__ = ["api"]
