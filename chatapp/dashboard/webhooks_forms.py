@@ -27,7 +27,9 @@ class WebhookForm(forms.Form):
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
     events = forms.MultipleChoiceField(
-        label="It is told of", choices=list(EVENTS.items()), widget=forms.CheckboxSelectMultiple
+        label="It is told of",
+        choices=[(kind, f"{text} ({kind})") for kind, text in EVENTS.items()],
+        widget=forms.CheckboxSelectMultiple,
     )
 
     def __init__(self, *args: Any, webhook: WebhookEndpoint | None = None, **kwargs: Any) -> None:

@@ -233,7 +233,8 @@ def test_a_program_does_all_of_it_by_http(team: Team, receiver: Receiver, eager:
     assert made.status_code == 201, made.content
     assert made.json()["secret"].startswith("whsec_")
     webhook = made.json()["webhook"]
-    assert (webhook["enabled"], webhook["waiting"], webhook["created_by"]) == (True, 0, str(ApiKey.objects.get(name="robot")))
+    robot = str(ApiKey.objects.get(name="robot"))
+    assert (webhook["enabled"], webhook["waiting"], webhook["created_by"]) == (True, 0, robot)
     one = f"/{webhook['id']}"
     assert [item["id"] for item in send("GET", "").json()["items"]] == [webhook["id"]]
     assert send("PATCH", one, events=["budget.threshold"]).json()["events"] == ["budget.threshold"]
