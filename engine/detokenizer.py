@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 
@@ -54,6 +54,10 @@ class TokenizerVocabulary:
         if known is None:
             known = self._known[token_id] = self._look_up(token_id)
         return known
+
+    def name(self, token_id: int) -> str:
+        """How the tokenizer calls a token, a control token too; nothing for an unknown id."""
+        return self._backend.id_to_token(token_id) or ""
 
     def _look_up(self, token_id: int) -> bytes:
         token = None if token_id in self._special else self._backend.id_to_token(token_id)
@@ -137,6 +141,48 @@ class Detokenizer:
         """What was held back: half a character (shown as U+FFFD, for that is what was said), a stop's beginning."""
         text, stopped = self._search.feed(self._utf8.decode(b"", final=True))
         return text if stopped else text + self._search.flush()
+
+
+class ShowingVocabulary:
+    """A vocabulary in which some control tokens are text: `shown` maps their ids to their names."""
+
+    def __init__(self, vocabulary: Vocabulary, shown: Mapping[int, str]) -> None:
+        self.strips_first_space = vocabulary.strips_first_space
+        self._vocabulary = vocabulary
+        self._shown = {token: name.encode() for token, name in shown.items()}
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._shown.get(token_id) or self._vocabulary.token_bytes(token_id)
+
+
+class Reader(Protocol):
+    """Takes parts out of a text: `feed` and `finish` give what is left to be shown. `full`: nothing more is wanted."""
+
+    @property
+    def full(self) -> bool: ...
+
+    def feed(self, text: str) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class ReadDetokenizer(Detokenizer):
+    """The text of one choice behind a reader, which sees it without stop strings and what they cut off."""
+
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], min_tokens: int, reader: Reader) -> None:
+        super().__init__(vocabulary, stops, min_tokens)
+        self._reader = reader
+
+    def push(self, token_id: int) -> tuple[str, bool]:
+        text, stopped = super().push(token_id)
+        text = self._reader.feed(text)
+        if stopped:
+            text += self._reader.finish()
+        return text, stopped or self._reader.full
+
+    def finish(self) -> str:
+        text = self._reader.feed(super().finish())
+        return text + self._reader.finish()
 
 
 def _byte_stand_ins() -> dict[str, int]:

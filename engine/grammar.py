@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.grammar_spec import KINDS, GrammarError, GrammarSpec
+from engine.tool_grammar import ToolGrammar
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -78,7 +79,7 @@ class GrammarCompiler:
         self._width = max(vocab_size, backend.get_vocab_size(with_added_tokens=True))
         self._ends = sorted(token for token in set(eos_token_ids) if 0 <= token < vocab_size)
         self._loaded: tuple[LLTokenizer, LLParserLimits, Masks] | None = None
-        self._kept: OrderedDict[tuple[str, GrammarSpec], CompiledGrammar | str] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, GrammarSpec | ToolGrammar], CompiledGrammar | str] = OrderedDict()
         self._lock = Lock()
 
     def forget(self, tenant: str) -> None:
@@ -87,7 +88,7 @@ class GrammarCompiler:
             for key in [key for key in self._kept if key[0] == tenant]:
                 del self._kept[key]
 
-    def compile(self, spec: GrammarSpec, tenant: str = "") -> CompiledGrammar:
+    def compile(self, spec: GrammarSpec | ToolGrammar, tenant: str = "") -> CompiledGrammar:
         """Raises GrammarError when the grammar cannot be enforced, is too large, or lets nothing be said.
 
         What was compiled is kept for its tenant alone: else the time it takes would tell what others use.
@@ -126,8 +127,8 @@ class GrammarCompiler:
                 self._loaded = tokenizer, LLParserLimits(**LIMITS), masks
             return self._loaded
 
-    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        what, _ = KINDS[spec.kind]
+    def _compile(self, spec: GrammarSpec | ToolGrammar) -> CompiledGrammar:
+        what = "tools' grammar" if isinstance(spec, ToolGrammar) else KINDS[spec.kind][0]
         try:
             return self._build(spec, what)
         except GrammarError:
@@ -135,10 +136,14 @@ class GrammarCompiler:
         except Exception as error:  # the library raises what it likes, on numbers beyond 64 bits for example
             raise GrammarError(f"The {what} cannot be enforced: {_line(error)}.") from None
 
-    def _build(self, spec: GrammarSpec, what: str) -> CompiledGrammar:
+    def _build(self, spec: GrammarSpec | ToolGrammar, what: str) -> CompiledGrammar:
         from llguidance import LLMatcher, regex_to_lark
 
-        if spec.kind == "regex":
+        if isinstance(spec, ToolGrammar):
+            for schema in json.loads(spec.schemas):
+                _check_multiples(schema)
+            grammar = LLMatcher.grammar_from_lark(spec.lark)
+        elif spec.kind == "regex":
             # \d, \w and \s are ASCII, as in a JSON schema's patterns: who asks for a digit rarely means one of 700.
             grammar = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(spec.text, 'dws')}/")
         elif spec.kind == "choice":
@@ -148,7 +153,7 @@ class GrammarCompiler:
             schema = json.loads(spec.text) if spec.kind == "json_schema" else {"type": "object"}
             _check_multiples(schema)
             grammar = LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)
-        if spec.kind != "json_object":
+        if isinstance(spec, ToolGrammar) or spec.kind != "json_object":
             _try_out(what, grammar)
         tokenizer, limits, masks = self._load()
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)

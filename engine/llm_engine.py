@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from engine import snapshot
 from engine.block_pool import BlockPool
 from engine.config import EngineConfig
-from engine.detokenizer import Detokenizer, TokenizerVocabulary, Vocabulary
+from engine.detokenizer import Detokenizer, ReadDetokenizer, ShowingVocabulary, TokenizerVocabulary
 from engine.grammar import CompiledGrammar, GrammarCompiler
 from engine.grammar_spec import GrammarError, GrammarSpec
 from engine.outputs import Completion, RequestRefused, StepError, StepOutput
@@ -43,9 +43,12 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Batch, Scheduler
 from engine.sequence import GONE, Sequence, SequenceState
 from engine.speculation import Speculation
+from engine.tool_calls import CallParser, CallReading
+from engine.tool_grammar import ToolGrammar
 
 if TYPE_CHECKING:
     from engine.tokenizer import Tokenizer
+
 
 LEAST_PREFILL = 16
 """Prompt tokens that a step carries whatever it takes, so that prompts do get computed."""
@@ -87,7 +90,7 @@ class LLMEngine:
             tokenizer = tokenizer or Tokenizer.load(config.model)
         self.runner = runner
         self._tokenizer = tokenizer
-        self._vocabulary: Vocabulary | None = TokenizerVocabulary(tokenizer.backend) if tokenizer is not None else None
+        self.vocabulary = None if tokenizer is None else TokenizerVocabulary(tokenizer.backend)
         self._eos = runner.eos_token_ids | frozenset(tokenizer.eos_token_ids if tokenizer is not None else ())
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer.backend, self._eos, runner.vocab_size)
         self.block_size = config.block_size
@@ -167,13 +170,17 @@ class LLMEngine:
         weight: float = 1.0,
         kv_share: float = 1.0,
         max_prompt_tokens: int | None = None,
+        grammar: CompiledGrammar | None = None,
+        calls: CallReading | None = None,
+        param: str = "messages",
     ) -> None:
         """Queue a request. Raises RequestRefused when it could never run or its id is in use.
 
         Ids can be used again once their request has ended. `regions` give the salts under which blocks are shared;
         without any, they are shared within the tenant. `weight` is the tenant's share relative to others, `kv_share`
         the part of the pool that what it runs may use; both are the tenant's from now on. `max_prompt_tokens`: refuse
-        a longer prompt.
+        a longer prompt. `grammar`: instead of what `params` name; `calls`: how the answers call functions. `param`: the
+        caller's word for where the prompt came from, for refusals.
         """
         tokens = len(prompt_token_ids)
         if request_id in self._live:
@@ -183,20 +190,22 @@ class LLMEngine:
         slots = (
             self._max_slots if self.scheduler.windows is not None else min(self._max_slots, blocks * self.block_size)
         )
-        self._refuse_unless_runnable(prompt_token_ids, regions, slots)
+        self._refuse_unless_runnable(prompt_token_ids, regions, slots, param)
         if max_prompt_tokens is not None and tokens > max_prompt_tokens:
             raise RequestRefused(
                 "context_length_exceeded",
-                f"The messages have {tokens} tokens, but at most {max_prompt_tokens} are allowed; shorten them.",
-                "messages",
+                f"The prompt has {tokens} tokens, but at most {max_prompt_tokens} are allowed; shorten it.",
+                param,
             )
         if outside := [token for token in params.logit_bias if token >= self.runner.vocab_size]:
             message = f"logit_bias names token {outside[0]}, not one of 0 .. {self.runner.vocab_size - 1}."
             raise RequestRefused("invalid_token", message, "logit_bias")
-        grammar = None if params.grammar is None else self.compile_grammar(params.grammar, tenant)
+        if grammar is None and params.grammar is not None:
+            grammar = self.compile_grammar(params.grammar, tenant)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         # The last token of an answer needs no slot: nothing is computed from it.
         longest = min(self.max_model_len, slots + 1)
+        parsers = [None if calls is None else calls.parser(index) for index in range(params.n)]
         choices = [
             Sequence(
                 request_id,
@@ -208,29 +217,41 @@ class LLMEngine:
                 arrival=next(self._arrivals),
                 max_total=longest if params.max_tokens is None else min(longest, tokens + params.max_tokens),
                 stop_ids=stop_ids,
-                detokenizer=None
-                if self._vocabulary is None
-                else Detokenizer(self._vocabulary, params.stop, params.min_tokens),
+                detokenizer=self._detokenizer(params, calls, parser),
                 grammar=None if grammar is None else grammar.start(),
+                calls=parser,
             )
-            for index in range(params.n)
+            for index, parser in enumerate(parsers)
         ]
         # The first choice computes the prompt; the others wait for it, and copy the end of it.
         for sequence in choices:
             self.scheduler.add(sequence, weight, blocks)
         self._live[request_id] = choices
 
-    def compile_grammar(self, spec: GrammarSpec, tenant: str = "") -> CompiledGrammar:
+    def _detokenizer(
+        self, params: SamplingParams, calls: CallReading | None, parser: CallParser | None
+    ) -> Detokenizer | None:
+        if self.vocabulary is None:
+            return None
+        if calls is None or parser is None:
+            return Detokenizer(self.vocabulary, params.stop, params.min_tokens)
+        marks = {mark: self.tokenizer.control_id(mark) for mark in calls.form.marks}
+        shown = ShowingVocabulary(self.vocabulary, {token: mark for mark, token in marks.items() if token is not None})
+        return ReadDetokenizer(shown, params.stop, params.min_tokens, parser)
+
+    def compile_grammar(
+        self, spec: GrammarSpec | ToolGrammar, tenant: str = "", param: str = "response_format"
+    ) -> CompiledGrammar:
         """May be called in any thread, as a new grammar takes a while; `add_request` then finds it compiled.
 
-        Raises RequestRefused when it cannot be enforced.
+        Raises RequestRefused, which names `param`, when it cannot be enforced.
         """
         try:
             if self._grammars is None:
                 raise GrammarError("This engine has no tokenizer, so it cannot hold an answer to a grammar.")
             return self._grammars.compile(spec, tenant)
         except GrammarError as error:
-            raise RequestRefused("invalid_grammar", str(error), "response_format") from None
+            raise RequestRefused("invalid_grammar", str(error), param) from None
 
     def abort(self, request_id: str) -> bool:
         """End a request now. True if it was live: then the last output of every choice comes with the next step."""
@@ -372,23 +393,27 @@ class LLMEngine:
         return min(self.max_blocks_per_tenant, max(1, int(self.num_blocks * share)))
 
     def _refuse_unless_runnable(
-        self, prompt: SequenceOf[int], regions: SequenceOf[Region], slots: int | None = None
+        self,
+        prompt: SequenceOf[int],
+        regions: SequenceOf[Region],
+        slots: int | None = None,
+        param: str = "messages",
     ) -> None:
         """`slots`: how many of its tokens may have a slot; None: as many as anyone's."""
         tokens = len(prompt)
         if not tokens:
-            raise RequestRefused("empty_prompt", "The prompt has no tokens; send at least one.", "messages")
+            raise RequestRefused("empty_prompt", "The prompt has no tokens; send at least one.", param)
         # An answer has at least one token, which needs a position but no slot.
         longest = min(self.max_model_len - 1, self._max_slots if slots is None else slots)
         if tokens > longest:
             raise RequestRefused(
                 "context_length_exceeded",
-                f"The messages have {tokens} tokens, but at most {longest} fit here; shorten them.",
-                "messages",
+                f"The prompt has {tokens} tokens, but at most {longest} fit here; shorten it.",
+                param,
             )
         if set(map(type, prompt)) != {int} or not 0 <= min(prompt) <= max(prompt) < self.runner.vocab_size:
             last = self.runner.vocab_size - 1
-            raise RequestRefused("invalid_token", f"A token id of the prompt is not within 0 .. {last}.", "messages")
+            raise RequestRefused("invalid_token", f"A token id of the prompt is not within 0 .. {last}.", param)
         ends = [region.end for region in regions]
         if ends != sorted(ends) or (ends and (ends[0] < 0 or ends[-1] < tokens)):
             raise RequestRefused("invalid_regions", f"The salt regions end at {ends}, not in order or too early.")
@@ -455,6 +480,8 @@ class LLMEngine:
                 del drawn.logprobs[said:]
         if flush and sequence.detokenizer is not None:
             text += sequence.detokenizer.finish()
+        if reason == "stop" and sequence.calls is not None and sequence.calls.called:
+            reason = "tool_calls"
         output = self._output(sequence, drawn, text)
         output.finish_reason = sequence.finish_reason = reason
         output.error = error
@@ -477,6 +504,8 @@ class LLMEngine:
             cached_tokens=sequence.num_cached,
             completion_tokens=len(sequence.token_ids) - sequence.prompt_len,
         )
+        if sequence.calls is not None:
+            output.tool_calls = sequence.calls.take()
         if drawn is not None:
             output.logprobs = drawn.logprobs
             if drawn.prompt_logprobs is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from engine.protocol import ToolCallPart
 from engine.sampling_params import TokenLogprobs
 
 
@@ -31,8 +32,9 @@ class StepOutput(msgspec.Struct, kw_only=True, gc=False):
     """What one step did to one choice of one request.
 
     started: (prompt tokens, of them found in the cache), once, in the first output. text: what can be shown now; empty
-    while it is held back. logprobs, one per new token, and prompt_logprobs of a chunk's prompt tokens: when asked for.
-    finish_reason: stop, length, abort, or error (then `error` says why). The last three fields are totals so far.
+    while it is held back. tool_calls: what was added to the functions that it calls, of a request with tools.
+    logprobs, one per new token, and prompt_logprobs of a chunk's prompt tokens: when asked for. finish_reason: stop,
+    length, tool_calls, abort, or error (then `error` says why). The last three fields are totals so far.
     """
 
     request_id: str
@@ -40,6 +42,7 @@ class StepOutput(msgspec.Struct, kw_only=True, gc=False):
     started: tuple[int, int] | None = None
     new_token_ids: list[int] = []
     text: str = ""
+    tool_calls: list[ToolCallPart] = []
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     finish_reason: str | None = None

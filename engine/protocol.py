@@ -183,11 +183,13 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A function that an answer may call. `parameters`: a JSON schema of the object that it takes."""
+    """A function that an answer may call. `parameters`: a JSON schema of the object that it takes; `strict`: a call
+    keeps to it in full, whatever `tool_choice` says."""
 
     name: str
     description: str = ""
     parameters: dict[str, Any] = {}
+    strict: bool = False
 
 
 class SystemText(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from engine.grammar import GrammarState
     from engine.prefix_cache import CachedBlock
     from engine.regions import Region
+    from engine.tool_calls import CallParser
 
 
 Content: TypeAlias = tuple[tuple[str, bytes], ...]
@@ -50,6 +51,7 @@ class Sequence:
     __slots__ = (
         "arrival",
         "block_table",
+        "calls",
         "detokenizer",
         "draft",
         "finish_reason",
@@ -97,6 +99,7 @@ class Sequence:
         stop_ids: frozenset[int] = frozenset(),
         detokenizer: Detokenizer | None = None,
         grammar: GrammarState | None = None,
+        calls: CallParser | None = None,
     ) -> None:
         self.request_id = request_id
         self.index = index
@@ -111,6 +114,8 @@ class Sequence:
         self.stop_ids = stop_ids
         self.detokenizer = detokenizer
         self.grammar = grammar
+        self.calls = calls
+        """Reads the functions that it calls out of its text, behind `detokenizer`."""
         self.repetition = None if params.repetition_stop is None else RepetitionWatch(params.repetition_stop)
 
         self.plain = params.plain and grammar is None

@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,20 @@ from tokenizers import Tokenizer as Backend
 from engine.chat_template import ChatTemplate, ChatTemplateError, find_template
 from engine.models.config import ModelError, read_json
 from engine.models.source import resolve
-from engine.protocol import ChatMessage, SystemText
+from engine.protocol import ChatMessage, SystemText, Tool
 from engine.regions import Region
+from engine.tool_calls import CallForm, form_of
+from engine.tool_rendering import messages_for, texts_of, tools_for
 
 SEPARATOR = "\n\n"
+_STAND_IN_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "stand_in_tool",
+        "description": "Stands in for a tool.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Tokenizer:
         control.sort(key=lambda token: len(token["content"]), reverse=True)
         self._control = [int(token["id"]) for token in control]
         self._control_ids = frozenset(self._control)
+        self._special_ids = {token["content"]: int(token["id"]) for token in control if token["special"]}
         self._find_control = re.compile("|".join(map(_pattern, control)) or r"(?!)")
         edges = sorted({token["content"][i] for token in control for i in (0, -1)})
         self._edges = re.compile(f"[{''.join(map(re.escape, edges))}]" if edges else r"(?!)")
@@ -95,25 +107,45 @@ class Tokenizer:
         known = [token for token in token_ids if 0 <= token < size]
         return self.backend.decode(known, skip_special_tokens=skip_special)
 
+    def control_id(self, name: str) -> int | None:
+        """The id of a token that no text makes, as grammars and the detokenizer see it; None for other words."""
+        return self._special_ids.get(name)
+
+    @cached_property
+    def call_form(self) -> CallForm | None:
+        """How the model's template has functions called; None where it knows of no tools, or has a form of its own."""
+        if self._template is None:
+            return None
+        chat = [{"role": "user", "content": "-"}]
+        try:
+            rendered = self._template.render(chat, [_STAND_IN_TOOL])
+            known = rendered != self._template.render(chat) and _STAND_IN_TOOL["function"]["name"] in rendered
+        except (ChatTemplateError, ModelError):
+            return None
+        return form_of(self._template.with_tools) if known else None
+
     def render_chat(
-        self, system: Sequence[SystemText], messages: Sequence[ChatMessage], salt: str
+        self, system: Sequence[SystemText], messages: Sequence[ChatMessage], salt: str, tools: Sequence[Tool] = ()
     ) -> tuple[list[int], list[Region]]:
         """The prompt for an answer to `messages`, and the salt of each of its parts.
 
         The system texts, and behind them the contents of messages of the role system (their salt is `salt`), become one
         system message, joined by blank lines; blank ones are left out. A token up to the end of system text i has that
-        text's salt, everything behind the last one `salt`. The last region ends at the prompt's end. Raises
-        ChatTemplateError when the model has no template or its template does not take these messages.
+        text's salt, everything behind the last one `salt`; so do tools wherever they stand, and what stands behind
+        them. The last region ends at the prompt's end. Raises ChatTemplateError when the model has no template or its
+        template does not take these messages.
         """
         if self._template is None:
             raise ChatTemplateError("The model has no chat template, so it cannot answer messages.")
         parts = [SystemText(well_formed(part.text), part.salt) for part in system]
         parts += [SystemText(well_formed(m.content), salt) for m in messages if m.role == "system"]
         parts = [part for part in parts if part.text.strip()]
-        turns = [(m.role, well_formed(m.content)) for m in messages if m.role != "system"]
-        marker = _unused_character(chain((part.text for part in parts), (text for _, text in turns)))
+        turns = [message for message in messages if message.role != "system"]
+        own = map(well_formed, chain((message.content for message in turns), texts_of(tools, turns)))
+        marker = _unused_character(chain((part.text for part in parts), own))
 
         def guarded(text: str) -> str:
+            text = well_formed(text)
             core = text.strip()
             if not core:
                 return text
@@ -121,22 +153,31 @@ class Tokenizer:
             core = self._edges.sub(lambda found: f"{marker}{found.group()}{marker}", core)
             return f"{lead}{marker}{core}{marker}{trail}"
 
-        chat = [{"role": role, "content": guarded(text)} for role, text in turns]
+        form = self.call_form
+        chat = messages_for(turns, guarded, short_ids=form is not None and form.kind == "mistral")
         joined = guarded(SEPARATOR.join(part.text for part in parts))
         if parts:
             chat.insert(0, {"role": "system", "content": joined})
-        rendered = self._template.render(chat)
+        rendered = self._template.render(chat, tools_for(tools, guarded) or None)
         pieces = list(self._encode_rendered(rendered, marker))
-        ends = self._system_ends(parts, rendered, joined, marker) if parts else []
+        ends = self._system_ends(parts, rendered, joined, marker, bool(tools)) if parts else []
         return [piece.token for piece in pieces], _regions(pieces, parts, ends, salt)
 
-    def _system_ends(self, parts: list[SystemText], rendered: str, joined: str, marker: str) -> list[int]:
-        """Where each system text ends in the rendered text without markers; nothing when they are not at its head."""
+    def _system_ends(
+        self, parts: list[SystemText], rendered: str, joined: str, marker: str, with_tools: bool
+    ) -> list[int]:
+        """Where each system text ends in the rendered text without markers; nothing when they are not at its head.
+
+        Nothing either where the caller's tools come before them: what stands there must be the same beside a tool that
+        nobody can send, as three markers in a row come from no text.
+        """
         assert self._template is not None
         stand_in = f"{marker}system{marker}"
+        tool = {**_STAND_IN_TOOL, "function": {**_STAND_IN_TOOL["function"], "name": f"{marker * 3}tool"}}
         try:
             probe = self._template.render(
-                [{"role": "system", "content": stand_in}, {"role": "user", "content": f"{marker}user{marker}"}]
+                [{"role": "system", "content": stand_in}, {"role": "user", "content": f"{marker}user{marker}"}],
+                [tool] if with_tools else None,
             )
         except ChatTemplateError:
             return []

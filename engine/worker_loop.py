@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from engine import protocol
+from engine import protocol, wire_requests
 from engine.bus import Bus
 from engine.fairness import OUTPUT_COST, PROMPT_COST
 from engine.outbox import Said
 from engine.outputs import RequestRefused, StepOutput
+from engine.parts import PartWriter
 from engine.protocol import (
     AnyTerminal,
     CountRequest,
@@ -44,6 +45,7 @@ from engine.protocol import (
 from engine.worker_prompts import WorkerPrompts
 
 if TYPE_CHECKING:
+    from engine.grammar import CompiledGrammar
     from engine.llm_engine import LLMEngine
 
 log = structlog.get_logger(__name__)
@@ -55,6 +57,8 @@ DEADLINES_EVERY_S = 0.25
 SNAPSHOT_EVERY_S = 0.2
 SNAPSHOT_SHARE = 0.01  # of the engine loop's time, at most
 FLUSH_S = 5.0  # to hand out the last events when the process ends
+ENDS = ("stop", "length", "tool_calls")
+"""Why a choice may have ended by itself."""
 CHANGING = ("state", "refs", "tenant", "filled", "pinned", "running", "waiting")
 
 FAULT = "The engine failed while it worked on this. Try again."
@@ -67,8 +71,8 @@ class Run:
     """A generation that this worker owns: where it stands, and what its last event will need."""
 
     __slots__ = (
-        "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "output", "prompt", "request", "seq",
-        "taken_at", "waited_s",
+        "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "left", "outputs", "parts", "prompt",
+        "reason", "request", "seq", "taken_at", "waited_s",
     )  # fmt: skip
 
     def __init__(self, taken: Taken) -> None:
@@ -81,7 +85,11 @@ class Run:
         self.deadline: float | None = None
         self.first_at: float | None = None
         self.last_at = self.taken_at
-        self.prompt = self.cached = self.output = 0
+        self.prompt = self.cached = 0
+        self.outputs: dict[int, int] = {}  # choice -> its tokens
+        self.left = 0  # choices that have not ended
+        self.reason: str | None = None  # why the first choice ended by itself
+        self.parts: list[Part] = []  # what this step has added
         self.ending: AnyTerminal | None = None  # what it ends with, once the engine has let go of it
 
     @property
@@ -91,7 +99,8 @@ class Run:
 
     @property
     def usage(self) -> Usage:
-        return Usage(prompt_tokens=self.prompt, cached_tokens=self.cached, completion_tokens=self.output)
+        tokens = sum(self.outputs.values())
+        return Usage(prompt_tokens=self.prompt, cached_tokens=self.cached, completion_tokens=tokens)
 
     @property
     def timing(self) -> Timing:
@@ -111,6 +120,7 @@ class Prompt(msgspec.Struct, frozen=True):
     regions: list[Any]
     stored: Any = None
     """The KV of its published part, where this worker does not have it and the disk does."""
+    grammar: Any = None
 
 
 class Stop(Exception):
@@ -145,6 +155,8 @@ class Worker:
         self._compilers = ThreadPoolExecutor(1, thread_name_prefix="compiler")
         self.bus = Bus(redis_url, self.id, model, engine.config.max_num_seqs, self, self._details)
         self.prompts = WorkerPrompts(engine, self.bus)
+        self._writer = PartWriter(engine.vocabulary)
+        self._tools = engine.tokenizer.call_form
 
     # --- the bus's listener, and signals: other threads -----------------------------------------------------------
 
@@ -189,6 +201,7 @@ class Worker:
             block_size=engine.block_size,
             num_blocks=engine.num_blocks,
             tenant_blocks=engine.max_blocks_per_tenant,
+            tools=self._tools is not None,
             pid=os.getpid(),
             host=socket.gethostname(),
             device=str(getattr(engine.runner, "device", "cpu")),
@@ -202,21 +215,23 @@ class Worker:
 
     def _read(self, taken: Taken) -> None:
         request = protocol.decode_request(taken.payload)
-        if request.params.grammar is None:
-            self._render(taken, request)
-        else:
+        wire_requests.check(self._engine.tokenizer, request)
+        if wire_requests.needs_grammar(request):
             self._compilers.submit(self._prepare, self._compile, taken, request)
+        else:
+            self._render(taken, request)
 
     def _compile(self, taken: Taken, request: Request) -> None:
-        assert request.params.grammar is not None
-        self._engine.compile_grammar(request.params.grammar, request.tenant)
-        self._tokenizers.submit(self._prepare, self._render, taken, request)
+        grammar = wire_requests.compiled(self._engine, request)
+        self._tokenizers.submit(self._prepare, self._render, taken, request, grammar)
 
-    def _render(self, taken: Taken, request: Request) -> None:
+    def _render(self, taken: Taken, request: Request, grammar: CompiledGrammar | None = None) -> None:
         """Apply the chat template, tokenize."""
-        token_ids, regions = self._engine.tokenizer.render_chat(request.system, request.messages, request.salt)
-        stored = self.prompts.stored(request.tenant, request.prompt_version, token_ids, regions)
-        prompt = Prompt(taken, token_ids, regions, stored)
+        token_ids, regions = wire_requests.rendered(self._engine.tokenizer, request)
+        stored = None
+        if not request.tools:  # which may share a little less of the published part than what was kept of it
+            stored = self.prompts.stored(request.tenant, request.prompt_version, token_ids, regions)
+        prompt = Prompt(taken, token_ids, regions, stored, grammar)
         self._inbox.put(("prompt", (request, prompt)))
 
     def _render_published(self, prompt: PublishedPrompt) -> None:
@@ -227,13 +242,13 @@ class Worker:
     def _count(self, request: CountRequest) -> None:
         self.bus.answer(request.id, self.prompts.count(request))
 
-    def _prepare(self, work: Callable[..., None], taken: Taken, *request: Request) -> None:
+    def _prepare(self, work: Callable[..., None], taken: Taken, *rest: Any) -> None:
         """Do a part of what comes before a request's first step; if it fails, the request is refused."""
         from engine.chat_template import ChatTemplateError
 
         refusal: AnyTerminal
         try:
-            work(taken, *request)
+            work(taken, *rest)
             return
         except msgspec.DecodeError as error:
             refusal = protocol.Refused(code="invalid_request", message=f"The engine cannot read this request: {error}")
@@ -359,12 +374,16 @@ class Worker:
                 weight=request.weight,
                 kv_share=request.kv_share,
                 max_prompt_tokens=request.max_prompt_tokens or None,
+                grammar=prompt.grammar,
+                calls=wire_requests.reading(self._tools, request),
+                param=wire_requests.prompt_param(request),
             )
         except RequestRefused as refused:
             log.info("request.refused", generation=run.id, code=refused.code)
             self._end(run, protocol.Refused(code=refused.code, param=refused.param, message=refused.message))
             return
-        if self.prompts.wants(request):
+        run.left = request.params.n
+        if not request.tools and self.prompts.wants(request):
             self._prompts[run.id] = Prompt(prompt.taken, prompt.token_ids, prompt.regions)
 
     def _abort(self, generation_id: str, event: AnyTerminal) -> None:
@@ -412,8 +431,12 @@ class Worker:
             outputs = self._engine.step()
         except Exception as error:  # StepError, or a fault in the engine's own bookkeeping
             self._fail_all(error)
+        spoke: dict[str, Run] = {}
         for output in outputs:
-            self._report(output)
+            if (run := self._report(output)) is not None:
+                spoke[run.id] = run
+        for run in spoke.values():
+            self._settle(run)
         self.prompts.acknowledge()
         self._show()
 
@@ -426,35 +449,47 @@ class Worker:
             self._end(run, protocol.Failed(code="engine_fault", message=FAULT, retryable=True))
         raise Stop(1) from error
 
-    def _report(self, output: StepOutput) -> None:
-        """Turn one output of the engine into events."""
+    def _report(self, output: StepOutput) -> Run | None:
+        """Note one output of the engine, for one choice; returns its run, unless that is not ours any more."""
         generation_id, _, attempt = output.request_id.rpartition("/")
         run = self._runs.get(generation_id)
         if run is None or run.attempt != int(attempt):
-            return
-        now = time.monotonic()
-        run.prompt, run.cached, run.output = output.prompt_tokens, output.cached_tokens, output.completion_tokens
+            return None
+        if output.index == 0:  # the others find its prompt in the cache
+            run.prompt, run.cached = output.prompt_tokens, output.cached_tokens
+        run.outputs[output.index] = output.completion_tokens
         if output.started is not None:
             prompt, cached = output.started
             self._say(
                 run, Started(seq=run.seq, prompt_tokens=prompt, cached_tokens=cached), PROMPT_COST * (prompt - cached)
             )
-        if output.new_token_ids or output.text:
-            run.last_at = now
+        if output.new_token_ids or output.text or output.tool_calls:
+            run.last_at = time.monotonic()
             if run.first_at is None:
-                run.first_at = now
+                run.first_at = run.last_at
                 self._pin(run)
-            part = Part(index=output.index, text=output.text, token_ids=output.new_token_ids)
-            self._say(run, Delta(seq=run.seq, parts=[part]), OUTPUT_COST * len(output.new_token_ids))
+            run.parts.append(self._writer.part(output))
+        elif output.prompt_logprobs or output.finish_reason in ENDS:
+            run.parts.append(self._writer.part(output))
         if output.finish_reason is None:
-            return
-        if run.ending is not None:
-            self._end(run, run.ending)
-        elif output.finish_reason in ("stop", "length"):
-            self._end(run, protocol.Finished(finish_reason=output.finish_reason))
-        else:
+            return run
+        run.left -= 1
+        if output.index == 0:
+            run.reason = output.finish_reason
+        if output.finish_reason not in ENDS and run.ending is None:
             log.error("request.failed", generation=run.id, error=output.error)
-            self._end(run, protocol.Failed(code="engine_error", message=FAULT, retryable=True))
+            run.ending = protocol.Failed(code="engine_error", message=FAULT, retryable=True)
+            self._engine.abort(run.engine_id)  # the other choices: nobody can be told of them any more
+        return run
+
+    def _settle(self, run: Run) -> None:
+        """A step's parts of one run become one event; behind the last choice's end comes the run's own."""
+        if run.parts:
+            cost = OUTPUT_COST * sum(len(part.token_ids) for part in run.parts)
+            self._say(run, Delta(seq=run.seq, parts=run.parts), cost)
+            run.parts = []
+        if run.left == 0:
+            self._end(run, run.ending or protocol.Finished(finish_reason=run.reason))
 
     def _pin(self, run: Run) -> None:
         """The prompt is computed: keep the tenant's published part of it in the cache."""
