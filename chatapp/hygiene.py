@@ -18,6 +18,7 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
+from chatapp.ids import request_id
 from chatapp.uploads import most_of, takes_files
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -105,6 +106,8 @@ def refused(request: HttpRequest, fault: HTTPStatus) -> HttpResponse:
 def finished(request: HttpRequest, response: HttpResponse) -> HttpResponse:
     if request.path.startswith(API) and response.status_code >= 400:
         response = shaped(request, response)
+    if request.path.startswith("/v1/") and "x-request-id" not in response.headers:
+        response.headers["x-request-id"] = request_id(request.headers.get("x-request-id", ""))
     if request.method == "POST" and request.path.startswith("/accounts/") and response.status_code == HTTPStatus.OK:
         _say_refused(request, response)
     response.headers.setdefault("Permissions-Policy", PERMISSIONS)
@@ -147,7 +150,9 @@ def problem(request: HttpRequest, status: int, message: str) -> HttpResponse:
     """An error in the form of the address: JSON for the APIs, a page for people."""
     code = CODES.get(status, "internal" if status >= 500 else "invalid_request")
     if request.path.startswith("/v1/"):
-        kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+        kinds = {
+            401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error",
+        }  # fmt: skip
         kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
         error: dict[str, Any] = {"message": message, "type": kind, "param": None, "code": code}
     elif request.path.startswith("/api/"):
@@ -185,12 +190,12 @@ def limited(application: Callable[..., Awaitable[None]]) -> Callable[..., Awaita
         seen = 0
         over = answered = False
         most = max(most_of(scope.get("path", "")), settings.OCTAVO_MAX_BODY)
-        said = any(name == b"content-length" for name, _ in scope.get("headers", ()))
+        sized = any(name == b"content-length" for name, _ in scope.get("headers", ()))
 
         async def counted() -> Message:
             nonlocal seen, over
             message = await receive()
-            if message["type"] == "http.request" and not said:
+            if message["type"] == "http.request" and not sized:
                 seen += len(message.get("body", b""))
                 if seen > most:
                     over = True
@@ -204,10 +209,12 @@ def limited(application: Callable[..., Awaitable[None]]) -> Callable[..., Awaita
 
         await application(scope, counted, watched)
         if over and not answered:
-            body = json.dumps(
-                {"error": {"code": "too_large", "message": f"The body may have {most:,} bytes at most.", "param": None}}
-            ).encode()
+            said = {"code": "too_large", "message": f"The body may have {most:,} bytes at most.", "param": None}
+            if scope.get("path", "").startswith("/v1/"):
+                said["type"] = "invalid_request_error"
+            body = json.dumps({"error": said}).encode()
             headers = [
+                (b"x-request-id", request_id("").encode()),
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(body)).encode()),
                 (b"x-content-type-options", b"nosniff"),

@@ -38,7 +38,24 @@ async def in_thread(function: Callable[..., Result], /, *args: Any, **kwargs: An
 
 async def complete(**arguments: Any) -> Generation:
     """services.complete in a thread. A caller that goes away meanwhile stops what it has begun, unseen."""
-    starting = asyncio.ensure_future(in_thread(services.complete, **arguments))
+
+    def begin() -> list[Generation]:
+        return [services.complete(**arguments)]
+
+    return (await _begun(begin))[0]
+
+
+async def complete_all(**arguments: Any) -> list[Generation]:
+    """services.complete_all, as `complete`."""
+
+    def begin() -> list[Generation]:
+        return services.complete_all(**arguments)
+
+    return await _begun(begin)
+
+
+async def _begun(begin: Callable[[], list[Generation]]) -> list[Generation]:
+    starting = asyncio.ensure_future(in_thread(begin))
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -47,10 +64,11 @@ async def complete(**arguments: Any) -> Generation:
         raise
 
 
-def _stop_unseen(starting: asyncio.Future[Generation]) -> None:
+def _stop_unseen(starting: asyncio.Future[list[Generation]]) -> None:
     _background.discard(starting)
     if not starting.cancelled() and starting.exception() is None:
-        stop_soon(str(starting.result().pk))
+        for generation in starting.result():
+            stop_soon(str(generation.pk))
 
 
 class Lease:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from chatapp.api.answering import Lease, stop_soon
@@ -18,6 +18,7 @@ from chatapp.chat.models import Generation
 from chatapp.tenants.access import Access, BadKey
 from engine import protocol
 
+CANCEL_AGAIN_S = 0.2
 KEY_ENDED = "What this API key may do has changed or ended meanwhile. Ask an admin of your team."
 
 
@@ -81,8 +82,19 @@ class Call:
             stop_soon(self.key)
         self.ended = True
         if self._next is not None:
-            self._next.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._next
-            self._next = None
+            waiting, self._next = self._next, None
+            await cancelled(waiting)
         await self._events.aclose()
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """End it, whatever comes of it.
+
+    Python 3.11's wait_for, which redis-py sends with, loses a cancellation that arrives just as it is done: without a
+    second one the task would wait for an event that may never come, and its request with it.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
+    if not task.cancelled():
+        task.exception()

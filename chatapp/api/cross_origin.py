@@ -16,7 +16,7 @@ ASKS_FOR = "Access-Control-Request-Method"
 DEFAULT_HEADERS = "authorization, content-type"
 EXPOSED = ", ".join(
     [
-        "x-request-id", "retry-after", "x-should-retry",
+        "x-request-id", "retry-after", "x-should-retry", "openai-processing-ms", "openai-version",
         *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
     ]
 )  # fmt: skip

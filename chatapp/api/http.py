@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -25,6 +26,9 @@ from chatapp.limits.budget import RateLimited
 from chatapp.tenants.access import Access, BadKey, access_for_key
 
 log = structlog.get_logger(__name__)
+
+# Of OpenAI's API, as its own servers say it: the only one there has been.
+VERSION = "2020-10-01"
 
 View = Callable[..., Awaitable[HttpResponseBase]]
 
@@ -73,11 +77,22 @@ def body_of(request: HttpRequest) -> bytes:
     return body
 
 
+def json_of(request: HttpRequest) -> bytes:
+    """The body of a request that says it is JSON, or says nothing. Raises TooLarge, RequestError."""
+    kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind not in ("", "application/json"):
+        raise wire.RequestError(
+            f"The content type {kind[:100]!r} is not taken here; send JSON as application/json.",
+            code="unsupported_content_type",
+        )
+    return body_of(request)
+
+
 def with_key(*methods: str) -> Callable[[View], Any]:
     """A view of the API: only these methods, with the Access of the request's key as its second argument.
 
-    Whatever the view raises becomes an answer in OpenAI's shape; every answer carries an x-request-id, and every one
-    to a valid key how much is left of its rates.
+    Whatever the view raises becomes an answer in OpenAI's shape; every answer carries an x-request-id and how long it
+    took up to its headers, and every one to a valid key how much is left of its rates.
     """
 
     def decorate(view: View) -> Any:
@@ -86,11 +101,14 @@ def with_key(*methods: str) -> Callable[[View], Any]:
         async def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if is_preflight(request):
                 return preflight(request, methods)
+            began = time.perf_counter()
             response = await _answered(view, methods, request, *args, **kwargs)
             access: Access | None = getattr(request, "access", None)
             if access is not None:
                 await rate_headers.tell(response, access, getattr(request, "standings", None))
             response["x-request-id"] = request.request_id  # type: ignore[attr-defined]
+            response["openai-version"] = VERSION
+            response["openai-processing-ms"] = str(round((time.perf_counter() - began) * 1000))
             response["Cache-Control"] = "no-store"
             allow(request, response)
             return response

@@ -1,22 +1,31 @@
-"""Requests and answers of the OpenAI-compatible HTTP API as structs: their shapes, and nothing that acts.
+"""What the OpenAI-compatible addresses share of requests and answers, as structs: shapes, and nothing that acts.
 
-`parse` reads a chat completion request or raises `RequestError` with the name of the field. Types are strict, fields
-that OpenAI does not know are ignored as OpenAI does, and fields that it knows but that are not served here yet are
-refused by name where they would change the answer: a silently ignored `tools` is worse than an error.
+Types are strict, and fields that nobody knows are ignored, as OpenAI does. Fields that OpenAI knows and that are not
+served here are refused by name where they would change the answer: a silently ignored one is worse than an error.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from chatapp.api.frames import InputText, where
+from chatapp.api.frames import where
+from engine import protocol
 
-# What the services take, under the names that vLLM gives the extra ones.
+# What the services take, under the names that OpenAI and, for the extra ones, vLLM give them.
 SAMPLING_FIELDS = (
-    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "min_tokens", "ignore_eos", "stop_token_ids",
+    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "min_tokens", "ignore_eos", "stop_token_ids", "n",
+    "logit_bias", "presence_penalty", "frequency_penalty", "repetition_penalty", "prompt_logprobs",
+    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
 )  # fmt: skip
+FORM_FIELDS = ("structured_outputs", "guided_json", "guided_regex", "guided_choice")
+MOST_METADATA = 16
+_PART_TYPE = re.compile(r"\.content\[\d+\]\.type$")
+
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class RequestError(Exception):
@@ -29,34 +38,32 @@ class RequestError(Exception):
         self.code = code
 
 
-# --- request ------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------------
 
 
-class RequestMessage(msgspec.Struct, frozen=True):
-    role: str
-    content: str | list[InputText] | None = None
-    tool_calls: list[Any] | None = None
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
+Temperature: TypeAlias = Annotated[float, msgspec.Meta(description="0 to 2; 0 always takes the likeliest token.")]
+TopP: TypeAlias = Annotated[float, msgspec.Meta(description="0 to 1; 0 always takes the likeliest token.")]
+Penalty: TypeAlias = Annotated[float, msgspec.Meta(description="-2 to 2, of tokens that the answer holds already.")]
+Choices: TypeAlias = Annotated[int, msgspec.Meta(description="How many answers, 1 to 128.")]
+Salt: TypeAlias = Annotated[
+    str, msgspec.Meta(description="Narrows which requests may share cached blocks; as vLLM's field of this name.")
+]
+Bias: TypeAlias = Annotated[dict[str, float], msgspec.Meta(description="Token id to -100 … 100.")]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
 
-class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    messages: list[RequestMessage]
+class Sampled(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a request that say how an answer is drawn; what it leaves out or sets to null the server says."""
+
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
@@ -64,93 +71,70 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: list[int] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
-    cache_salt: str | None = None
-    user: str | None = None
-    # Known, and refused unless they say what happens anyway.
-    n: int | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
-    functions: list[Any] | None = None
-    function_call: Any = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    response_format: dict[str, Any] | None = None
-    logit_bias: dict[str, float] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    n: Choices | None = None
+    logit_bias: Bias | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     repetition_penalty: float | None = None
-    modalities: list[str] | None = None
-    audio: Any = None
-    prediction: Any = None
-    web_search_options: Any = None
-    best_of: int | None = None
-    use_beam_search: bool | None = None
-
-    def unserved(self) -> str | None:
-        """The first field whose value asks for something that is not served."""
-        asks = {
-            "n": self.n not in (None, 1),
-            "tools": bool(self.tools),
-            "tool_choice": self.tool_choice not in (None, "none", "auto"),
-            "functions": bool(self.functions),
-            "function_call": self.function_call not in (None, "none", "auto"),
-            "logprobs": bool(self.logprobs),
-            "top_logprobs": bool(self.top_logprobs),
-            "prompt_logprobs": self.prompt_logprobs is not None,
-            "response_format": self.response_format is not None and self.response_format.get("type") != "text",
-            "logit_bias": bool(self.logit_bias),
-            "presence_penalty": bool(self.presence_penalty),
-            "frequency_penalty": bool(self.frequency_penalty),
-            "repetition_penalty": self.repetition_penalty not in (None, 1.0),
-            "modalities": self.modalities not in (None, ["text"]),
-            "audio": self.audio is not None,
-            "prediction": self.prediction is not None,
-            "web_search_options": self.web_search_options is not None,
-            "best_of": self.best_of not in (None, 1),
-            "use_beam_search": bool(self.use_beam_search),
-        }
-        return next((name for name, asked in asks.items() if asked), None)
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    cache_salt: Salt | None = None
+    # Read by OpenAI's own dashboards; they change no answer.
+    user: str | None = None
 
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def choices(self) -> int:
+        return 1 if self.n is None else self.n
+
+    @property
+    def form_field(self) -> str:
+        """The field that says what form the answer has; the engine knows it as response_format."""
+        return next((name for name in FORM_FIELDS if getattr(self, name) is not None), "response_format")
+
     def params(self) -> dict[str, Any]:
-        """The sampling settings that the request names; what it leaves out or sets to null is the server's choice."""
-        chosen = {name: value for name in SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
-        limit = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
-        if limit is not None:
-            chosen["max_tokens"] = limit
+        chosen = {
+            name: value for name in SAMPLING_FIELDS if (value := getattr(self, name, None)) is not None
+        }  # fmt: skip
+        if self.max_tokens is not None:
+            chosen["max_tokens"] = self.max_tokens
         return chosen
 
 
-_decoder = msgspec.json.Decoder(ChatRequest)
-
-
-def parse(body: bytes) -> ChatRequest:
-    """The request in `body`. Raises RequestError for what is not JSON, has wrong types, or asks for what we lack."""
+def parse(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+    """The request in `body`. Raises RequestError for what is not JSON or has wrong types."""
     try:
-        request = _decoder.decode(body)
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
         message, param = where(error)
+        if param is not None and _PART_TYPE.search(param):
+            raise RequestError(
+                f"{param}: only text is read here; send parts of the type text.", param=param, code="invalid_type"
+            ) from None
         raise RequestError(f"{param or 'The body'}: {message}.", param=param, code="invalid_type") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise RequestError("The body is not JSON.", code="invalid_json") from None
-    refused = request.unserved()
-    if refused:
-        raise RequestError(
-            f"{refused} is not supported here with this value; leave it out.",
-            param=refused,
-            code="unsupported_parameter",
-        )
+
+
+def refuse_unserved(asks: Iterable[tuple[str, bool]]) -> None:
+    """`asks`: fields, and whether their values ask for what is not served. Raises RequestError for the first."""
+    for name, asked in asks:
+        if asked:
+            raise RequestError(
+                f"{name} is not supported here with this value; leave it out.",
+                param=name,
+                code="unsupported_parameter",
+            )
+
+
+def check_stream(request: Sampled) -> None:
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options is only for stream: true.", param="stream_options")
-    for position, entry in enumerate(request.messages):
-        if entry.tool_calls:
-            field = f"messages[{position}].tool_calls"
-            raise RequestError("Tool calls are not supported here.", param=field, code="unsupported_parameter")
-    return request
 
 
 # --- answers ------------------------------------------------------------------------------------------------------
@@ -160,76 +144,33 @@ class PromptDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
-class ChatUsage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
 
 
-class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    role: str = "assistant"
-    content: str | None = None
-    refusal: str | None = None
+def usage_of(events: Iterable[protocol.Terminal]) -> Usage:
+    """What several generations used together."""
+    found = [event.usage or protocol.Usage() for event in events]
+    prompt = sum(usage.prompt_tokens for usage in found)
+    completion = sum(usage.completion_tokens for usage in found)
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        prompt_tokens_details=PromptDetails(cached_tokens=sum(usage.cached_tokens for usage in found)),
+    )
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    index: int
-    message: AnswerMessage
-    logprobs: None = None
-    finish_reason: str
-
-
-class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    object: str = "chat.completion"
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: ChatUsage
-    system_fingerprint: str
-
-
-class DeltaMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    role: str | None = None
-    content: str | None = None
-
-
-class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    index: int
-    delta: DeltaMessage
-    logprobs: None = None
-    finish_reason: str | None = None
-
-
-class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of the stream. `usage` is absent unless asked for; then it is null but in the last chunk."""
-
-    id: str
-    object: str = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[ChunkChoice]
-    system_fingerprint: str
-    usage: ChatUsage | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    object: str = "model"
-    created: int
-    owned_by: str = "octavo"
-    # Whether a worker serves it at this moment; asked for without one, it waits for the next.
-    available: bool = True
-    max_model_len: int | msgspec.UnsetType = msgspec.UNSET
-
-
-class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    object: str = "list"
-    data: list[Model]
+def bytes_of(token: protocol.Logprob) -> list[int]:
+    return token.bytes if token.bytes is not None else list(token.token.encode("utf-8", "replace"))
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """`param` names the field at fault, as a path: messages[2].content. `code` is for programs."""
+
     message: str
     type: str
     param: str | None = None

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from django.urls import path
 
-from chatapp.api import openai, openai_files
+from chatapp.api import documents, openai, openai_chat, openai_completions, openai_files, openai_models
 from chatapp.api.product import api
 
 urlpatterns = [
-    path("v1/chat/completions", openai.chat_completions),
-    path("v1/models", openai.models),
-    path("v1/models/<path:name>", openai.model),
+    path("v1/openapi.json", documents.openapi),
+    path("v1/chat/completions", openai_chat.chat_completions),
+    path("v1/completions", openai_completions.completions),
+    path("v1/models", openai_models.models),
+    path("v1/models/<path:name>", openai_models.model),
     path("v1/files", openai_files.files),
     path("v1/files/<str:file_id>", openai_files.file),
     path("v1/files/<str:file_id>/content", openai_files.content),
+    path("v1", openai.unknown),
+    path("v1/", openai.unknown),
     path("v1/<path:rest>", openai.unknown),
     path("api/", api.urls),
 ]

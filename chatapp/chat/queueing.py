@@ -27,7 +27,7 @@ from chatapp.limits.admission import Admission
 from chatapp.limits.budget import QuotaUsedUp, RateLimited
 from chatapp.limits.warning import note_refused
 from chatapp.streaming import finished
-from chatapp.streaming.cancel import cancel
+from chatapp.streaming.cancel import cancel, is_cancelled
 from chatapp.streaming.submit import QueueFull, enqueue
 from chatapp.tenants.access import Access
 from engine import protocol
@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 MOST_CAUGHT_UP = 32
 LONGEST_KEY = 200
+WITHOUT_ANSWER = (State.CANCELLED, State.TIMEOUT, State.INTERRUPTED, State.FAILED)
 
 Accepted = TypeVar("Accepted")
 
@@ -58,6 +59,21 @@ def known(access: Access, idempotency_key: str | None, digest: str) -> Generatio
             "This idempotency key was used for another request; use a new one.", param="idempotency_key"
         )
     return found
+
+
+def without_answer(generation: Generation) -> bool:
+    """It has ended, or is about to, and nobody has an answer of it: cancelled, out of time, or stopped by a fault."""
+    if not generation.unfinished:
+        return generation.state in WITHOUT_ANSWER
+    try:
+        return finished.state(str(generation.pk)) in WITHOUT_ANSWER or is_cancelled(str(generation.pk))
+    except redis.exceptions.RedisError:
+        return False
+
+
+def release(generations: Sequence[Generation]) -> None:
+    """Their idempotency keys may be used again."""
+    Generation.objects.filter(pk__in=[generation.pk for generation in generations]).update(idempotency_key=None)
 
 
 def new_generation(access: Access, model: str, idempotency_key: str | None, digest: str) -> Generation:

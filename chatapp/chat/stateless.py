@@ -18,13 +18,23 @@ from chatapp.chat.instructions import ASSISTANT_MODEL, Instructions, of_draft, o
 from chatapp.chat.messages import parse_messages
 from chatapp.chat.models import Generation
 from chatapp.chat.params import new_seed
-from chatapp.chat.queueing import accepted, known, new_generation, queue_all, reserved, says_length
+from chatapp.chat.queueing import (
+    accepted,
+    known,
+    new_generation,
+    queue_all,
+    release,
+    reserved,
+    says_length,
+    without_answer,
+)
 from chatapp.chat.requests import NO_TOOLS, derived_salt, digest_of, hides_prompt, model_of, sampling_of, wire_request
 from chatapp.chat.text import plain
 from chatapp.chat.tools import Toolbox, toolbox
 from chatapp.errors import BadInput, Forbidden, NotFound
 from chatapp.limits.admission import Admission
 from chatapp.limits.selectors import limits_of
+from chatapp.limits.values import least
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
 from engine import protocol
@@ -67,6 +77,7 @@ def complete(
     cache_salt: str | None = None,
     idempotency_key: str | None = None,
     leased: bool = True,
+    restart: bool = False,
     within: Within | None = None,
 ) -> Generation:
     """A stateless answer to a list of messages (chatapp.chat.messages); or to a prompt that stands for itself, as text
@@ -77,9 +88,10 @@ def complete(
     `tools`, `tool_choice`: as OpenAI has them (chatapp.chat.tools).
 
     It holds a lease: the caller's process renews it (chatapp.streaming.lease), or it is cancelled; unless `leased` is
-    false. `cache_salt` narrows the sharing of KV blocks further; it never widens it. `within` runs in the transaction
-    that accepts it, after its row is written: for rows of those who keep the answer. Raises as services.ask, and
-    Forbidden.
+    false. `cache_salt` narrows the sharing of KV blocks further; it never widens it. `restart`: a repeated idempotency
+    key whose answer has ended without one (its caller went away, the engine stopped) begins it anew, and does not say
+    the same error again. `within` runs in the transaction that accepts it, after its row is written: for rows of those
+    who keep the answer. Raises as services.ask, and Forbidden.
     """
     access.require(Permission.CHAT)
     raw = text is not None or token_ids is not None
@@ -106,7 +118,7 @@ def complete(
     digest = digest_of(what, name, cache_salt, params, *given.digest, *extra)
     return _accept(
         access, asked, given, name, digest, params=params, box=box, cache_salt=cache_salt,
-        idempotency_key=idempotency_key, leased=leased, within=within,
+        idempotency_key=idempotency_key, leased=leased, restart=restart, within=within,
     )[0]  # fmt: skip
 
 
@@ -119,6 +131,7 @@ def complete_all(
     cache_salt: str | None = None,
     idempotency_key: str | None = None,
     leased: bool = True,
+    restart: bool = False,
     within: Within | None = None,
 ) -> list[Generation]:
     """An answer to each of several prompts that stand for themselves, accepted together or not at all. As `complete`.
@@ -135,7 +148,7 @@ def complete_all(
     digest = digest_of(["raw", *prompts], name, cache_salt, params)
     return _accept(
         access, asked, Instructions(()), name, digest, params=params, box=NO_TOOLS, cache_salt=cache_salt,
-        idempotency_key=idempotency_key, leased=leased, within=within,
+        idempotency_key=idempotency_key, leased=leased, restart=restart, within=within,
     )  # fmt: skip
 
 
@@ -190,9 +203,16 @@ def _accept(
     cache_salt: str | None,
     idempotency_key: str | None,
     leased: bool,
+    restart: bool,
     within: Within | None,
 ) -> list[Generation]:
     limits = limits_of(access)
+    at_once = least(limits.team.concurrent_answers, limits.own.concurrent_answers)
+    if at_once is not None and len(asked) > at_once:
+        raise BadInput(
+            f"prompt holds {len(asked)} prompts, and {at_once} answers at once are allowed; send fewer together.",
+            param="prompt",
+        )
     raw = bool(asked[0].text is not None or asked[0].token_ids is not None)
     defaults: Mapping[str, Any]
     if raw:
@@ -206,6 +226,9 @@ def _accept(
         raise BadInput("response_format cannot be held to where a tool must be called.", param="response_format")
     keys = [_key_of(idempotency_key, at) for at in range(len(asked))]
     found = _known_all(access, keys, digest)
+    if found is not None and restart and any(without_answer(one) for one in found):
+        release(found)
+        found = None
     if found is not None:
         return found
     salt = _salt(access, given, cache_salt)

@@ -13,3 +13,8 @@ def cancel(generation_id: str) -> str:
     that is still on its way does nothing.
     """
     return str(connection.call(protocol.cancel(generation_id)).decode())
+
+
+def is_cancelled(generation_id: str) -> bool:
+    """It has been cancelled, and its worker may not have heard of it yet."""
+    return connection.sync_redis().hget(protocol.request_key(generation_id), "cancel") == b"1"
