@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from django.urls import path
 
-from chatapp.api import documents, openai, openai_chat, openai_completions, openai_files, openai_models
+from chatapp.api import (
+    documents,
+    openai,
+    openai_chat,
+    openai_completions,
+    openai_files,
+    openai_models,
+    openai_responses,
+)
 from chatapp.api.product import api
 
 urlpatterns = [
@@ -18,6 +26,10 @@ urlpatterns = [
     path("v1/files/<str:file_id>/content", openai_files.content),
     path("v1", openai.unknown),
     path("v1/", openai.unknown),
+    path("v1/responses", openai_responses.responses),
+    path("v1/responses/<str:response_id>", openai_responses.response),
+    path("v1/responses/<str:response_id>/cancel", openai_responses.cancel),
+    path("v1/responses/<str:response_id>/input_items", openai_responses.input_items),
     path("v1/<path:rest>", openai.unknown),
     path("api/", api.urls),
 ]

@@ -9,14 +9,21 @@ import msgspec
 
 from engine.protocol import AnyEvent, Delta, Started, Terminal, TokenLogprob, ToolCall, ToolCallPart
 
+TEXT = -1
+
 
 @dataclass
 class Choice:
-    """One answer so far. `logprobs`: of its tokens, where they were asked for."""
+    """One answer so far. `logprobs`: of its tokens, where they were asked for.
+
+    `pieces`: in what portions it came, in order: the call, or -1 for text; how many characters of it; and how many
+    logprobs were known then. So it can be told again just as it came.
+    """
 
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
+    pieces: list[tuple[int, int, int]] = field(default_factory=list)
     _calls: list[ToolCall] = field(default_factory=list)
 
     @property
@@ -55,12 +62,14 @@ class Assembly:
             for part in event.parts:
                 choice = self.choice(part.index)
                 self.completion_tokens += len(part.token_ids)
+                choice.logprobs += part.logprobs
                 if part.text:
                     choice.texts.append(part.text)
-                choice.logprobs += part.logprobs
+                    choice.pieces.append((TEXT, len(part.text), len(choice.logprobs)))
                 self.prompt_logprobs += part.prompt_logprobs
                 for call in part.tool_calls:
                     choice.add_call(call)
+                    choice.pieces.append((call.call, len(call.arguments), len(choice.logprobs)))
                 choice.finish_reason = part.finish_reason or choice.finish_reason
         elif isinstance(event, Terminal):
             self.terminal = event
