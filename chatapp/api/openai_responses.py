@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
@@ -27,6 +28,7 @@ from chatapp.api.openai_types import encode
 from chatapp.api.operations import Operation
 from chatapp.errors import Refusal
 from chatapp.responses import selectors, services, shapes
+from chatapp.responses.items import renamed
 from chatapp.responses.models import StoredResponse
 from chatapp.responses.narrator import Narrator
 from chatapp.tenants.access import Access
@@ -158,7 +160,7 @@ class ResponseCall(Call):
             await self.leave()
         assert isinstance(event, protocol.Terminal)
         if not isinstance(event, protocol.Finished):
-            return refused(event)
+            return _refused(event)
         return answer(self._narrator.response)
 
     async def streamed(self, *, resumed: bool = False) -> HttpResponseBase:
@@ -177,7 +179,7 @@ class ResponseCall(Call):
             raise
         if not resumed and isinstance(first, protocol.Terminal) and not isinstance(first, protocol.Finished):
             await self.leave()
-            return refused(first)
+            return _refused(first)
         # The stream has its own: should nobody ever read it, nothing must go on renewing.
         self.release()
         reply = StreamingHttpResponse(self._stream(first, again), content_type="text/event-stream")
@@ -249,6 +251,11 @@ class ResponseCall(Call):
         if fresh:
             self._after = fresh[-1].sequence_number
         return b"".join(map(_sse, fresh))
+
+
+def _refused(event: protocol.Terminal) -> HttpResponse:
+    param = renamed(event.param) if event.param else None
+    return refused(msgspec.structs.replace(event, param=param))
 
 
 def _sse(event: shapes.AnyEvent) -> bytes:

@@ -176,6 +176,12 @@ _FIELDS = {
 }
 
 
+def renamed(param: str) -> str:
+    """What a response calls a field of a chat completion."""
+    first, dot, rest = param.partition(".")
+    return _FIELDS.get(first, first) + dot + rest
+
+
 class Places:
     """The messages of a request, and what a complaint about one of them is about in the caller's words."""
 
@@ -217,8 +223,7 @@ class Places:
             return None
         found = _MESSAGE.fullmatch(param)
         if found is None:
-            first, dot, rest = param.partition(".")
-            return _FIELDS.get(first, first) + dot + rest
+            return renamed(param)
         place, rest = self._places[int(found[1])], found[2]
         if place.item in (PREVIOUS, "instructions"):
             return place.item

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from chatapp.responses import shapes
+from chatapp.responses.items import renamed
 from chatapp.streaming.assembly import TEXT, Choice
 from engine import protocol
 from engine.protocol import AnyTerminal, Delta, Part, Started, Terminal, ToolCallPart
@@ -260,7 +261,7 @@ def problem_of(event: Terminal) -> shapes.Problem | None:
     return shapes.Problem(
         code=code if isinstance(event, protocol.Refused) else SERVER_ERROR,
         message=event.message or _WORDS[kind],
-        param=event.param,
+        param=renamed(event.param) if event.param else None,
         type=code,
     )
 

@@ -19,7 +19,7 @@ from chatapp.chat import recorder
 from chatapp.chat import services as chat
 from chatapp.chat.models import Generation, State
 from chatapp.chat.recorder import Answer
-from chatapp.errors import BadInput, Conflict, IdempotencyMismatch, Refusal
+from chatapp.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, Refusal
 from chatapp.responses import selectors
 from chatapp.responses.items import PREVIOUS, Places, Reference, numbered
 from chatapp.responses.models import StoredResponse
@@ -99,7 +99,8 @@ def create(*, access: Access, wanted: Wanted, idempotency_key: str | None = None
             **wanted.tools,
         )
     except Refusal as refusal:
-        refusal.param = places.param(refusal.param)
+        of_instructions = isinstance(refusal, Forbidden) and wanted.instructions is not None
+        refusal.param = "instructions" if of_instructions else places.param(refusal.param)
         raise
     if row.generation_id != generation.pk:  # a twin of this request was a moment faster
         return _same(access, generation, wanted)
