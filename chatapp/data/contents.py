@@ -19,6 +19,7 @@ from chatapp.data.retention import retention_of
 from chatapp.limits.models import ALL, LOWER, LowerLimits, Meter, TenantLimits
 from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.models import PromptVersion, SystemPrompt
+from chatapp.responses.models import StoredResponse
 from chatapp.tenants.models import ApiKey, DomainClaim, Invitation, Membership, SignIn, Tenant
 from chatapp.usage.models import UsageDay
 from chatapp.webhooks.models import WebhookDelivery, WebhookEndpoint
@@ -49,6 +50,7 @@ Everything that {name} ({slug}) has in Octavo.
 
 conversations.jsonl   one conversation a line: whose it is, title, assistant, model, times, star
 messages.jsonl        one message a line; `parent` is the message that it follows, so edits and retries are branches
+responses.jsonl       what keys have asked of /v1/responses and not deleted, a line each: settings, input, output
 members.jsonl         who belongs to the team, with role
 invitations.jsonl     who was invited, by whom, and what became of it
 assistants.jsonl      one assistant a line; `published` is the version in prompts.jsonl that answers
@@ -92,7 +94,7 @@ files a quote stands before what a spreadsheet would take for a formula. Times a
 def count_team() -> int:
     tables = (
         Conversation, Message, Membership, Invitation, SystemPrompt, PromptVersion, ApiKey, LowerLimits, Meter,
-        Generation, UsageDay, AuditEntry, BreakGlass, WebhookEndpoint, WebhookDelivery,
+        Generation, UsageDay, AuditEntry, BreakGlass, WebhookEndpoint, WebhookDelivery, StoredResponse,
     )  # fmt: skip
     return sum(model.objects.count() for model in tables)
 
@@ -101,6 +103,7 @@ def write_team(archive: Archive, tenant: Tenant) -> None:
     archive.text("README.txt", TEAM_README.format(name=tenant.name, slug=tenant.slug))
     archive.lines("conversations.jsonl", map(_conversation, _pages(_conversations(Conversation.objects.all()))))
     archive.lines("messages.jsonl", map(_message, _pages(Message.objects.all())))
+    archive.lines("responses.jsonl", map(_response, _pages(StoredResponse.objects.select_related("generation"))))
     archive.lines("members.jsonl", map(_member, _pages(Membership.objects.select_related("user"))))
     invitations = Invitation.objects.select_related("invited_by", "accepted_by")
     archive.lines("invitations.jsonl", map(_invitation, _pages(invitations)))
@@ -202,6 +205,23 @@ def _message(row: Message) -> dict[str, Any]:
         "status": row.status,
         "created_at": row.created_at,
         "text": row.text,
+    }
+
+
+def _response(row: StoredResponse) -> dict[str, Any]:
+    generation = row.generation
+    return {
+        "id": row.public_id,
+        "principal": generation.principal,
+        "previous": row.previous_id,
+        "model": generation.model,
+        "state": generation.state,
+        "background": row.background,
+        "created_at": row.created_at,
+        "ended_at": generation.ended_at,
+        "settings": row.settings,
+        "input": row.input,
+        "output": row.output,
     }
 
 

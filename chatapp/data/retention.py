@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from django.db import transaction
@@ -20,6 +21,7 @@ from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
 from chatapp.data.models import LEAST_USAGE_DAYS, LONGEST_DAYS, USAGE_DAYS, Retention, Sweep
 from chatapp.data.rows import erase
 from chatapp.errors import BadInput
+from chatapp.responses.models import StoredResponse
 from chatapp.scope import tenant_scope, unscoped
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
@@ -31,6 +33,8 @@ log = structlog.get_logger(__name__)
 
 # What somebody deleted can be asked back from an operator for so long.
 DELETED_DAYS = 30
+# What the Responses API keeps is there to go on from, not for ever; OpenAI's own are kept as long.
+RESPONSE_DAYS = 30
 BATCH = 200
 MOST_MEMBERS = 50
 
@@ -165,6 +169,7 @@ def sweep(tenant: Tenant) -> Sweep:
             while keys := list(conversations.order_by("updated_at").values_list("pk", flat=True)[:BATCH]):
                 if not _purge(run, conversations, keys):
                     break  # all of them have come to life since
+        _purge_responses(now - timedelta(days=min(rule.days or RESPONSE_DAYS, RESPONSE_DAYS)))
         stale = Generation.objects.filter(
             conversation=None, created_at__lt=now - timedelta(days=rule.usage_days)
         ).exclude(state__in=UNFINISHED)
@@ -189,15 +194,25 @@ def _purge(run: Sweep, conversations: QuerySet[Conversation], keys: list[uuid.UU
     return len(found)
 
 
+def _purge_responses(before: datetime) -> None:
+    old = StoredResponse.objects.filter(created_at__lt=before).exclude(generation__state__in=UNFINISHED)
+    while keys := list(old.order_by("created_at").values_list("pk", flat=True)[:BATCH]):
+        with transaction.atomic():
+            _without_traces(Generation.objects.filter(pk__in=keys))
+            erase(StoredResponse, keys)
+
+
+def _without_traces(generations: QuerySet[Generation], **fields: Any) -> None:
+    """The digest is one of the text; whoever guesses that could check the guess."""
+    generations.update(request=None, idempotency_key=None, digest="", error_message="", **fields)
+
+
 def purge_conversations(keys: list[uuid.UUID]) -> int:
     """Conversations with all that was said; what they used stays, without a trace of what it was about.
 
     How many messages that were. Call it inside a transaction.
     """
-    # The digest is one of the text; whoever guesses that could check the guess.
-    Generation.objects.filter(conversation__in=keys).update(
-        conversation=None, message=None, request=None, idempotency_key=None, digest="", error_message=""
-    )
+    _without_traces(Generation.objects.filter(conversation__in=keys), conversation=None, message=None)
     messages = Message.objects.filter(conversation__in=keys).count()
     erase(Conversation, keys)
     return messages

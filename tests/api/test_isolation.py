@@ -34,7 +34,8 @@ FOREIGN = "404, as for what never was"
 # The same; and of the team's own people only those whose role includes it get in. tests/tenants/test_every_address.py
 # walks these, each as everybody.
 MANAGED = "404 for strangers, 403 for the wrong role"
-# Addresses of keys' own things. tests/files/test_openai_files.py walks the files', as other teams' keys.
+# Addresses of keys' own things. tests/files/test_openai_files.py walks the files', as other teams' keys, and
+# tests/responses/test_client.py the responses', as other keys of the team too.
 OF_KEYS = "404 for the keys of other teams"
 BY_TOKEN = "what a signed, single-use link names; nothing else opens it"
 
@@ -51,6 +52,10 @@ ADDRESSES: dict[str, str] = {
     "v1/files": BY_KEY,
     "v1/files/<file_id>": OF_KEYS,
     "v1/files/<file_id>/content": OF_KEYS,
+    "v1/responses": OF_KEYS,
+    "v1/responses/<response_id>": OF_KEYS,
+    "v1/responses/<response_id>/cancel": OF_KEYS,
+    "v1/responses/<response_id>/input_items": OF_KEYS,
     "v1/<rest>": BY_KEY,
     "api/t/<slug>/conversations": MANAGED,
     "api/t/<slug>/conversations/<conversation_id>": MANAGED,

@@ -17,7 +17,7 @@ from django.db import models
 from django.utils import timezone
 
 from chatapp.audit.models import AuditEntry, BreakGlass
-from chatapp.chat.models import Conversation, Generation, Message
+from chatapp.chat.models import Conversation, Generation, Message, State
 from chatapp.data import archive, contents, exports
 from chatapp.data.archive import Archive
 from chatapp.data.exports import cancel_export, request_export, request_own_export
@@ -27,6 +27,7 @@ from chatapp.limits.models import LowerLimits, Meter, Reservation, TenantLimits
 from chatapp.limits.selectors import limits_of_team
 from chatapp.owned import TenantOwned
 from chatapp.prompts.models import PromptVersion, SystemPrompt
+from chatapp.responses.models import StoredResponse
 from chatapp.tenants.models import ApiKey, DomainClaim, Invitation, Membership, SignIn, Tenant
 from chatapp.tenants.services import add_member
 from chatapp.usage.models import UsageDay, UsageHorizon, UsageHour, UsageRow, UsageTotal
@@ -100,6 +101,7 @@ ROWS: dict[type[models.Model], str] = {
     Message: "messages.jsonl",
     Meter: "meters.jsonl",
     PromptVersion: "prompts.jsonl",
+    StoredResponse: "responses.jsonl",
     SystemPrompt: "assistants.jsonl",
     UsageDay: "usage_days.csv",
     WebhookDelivery: "deliveries.jsonl",
@@ -151,6 +153,13 @@ def filled(team: Team) -> None:
     )
     DomainClaim.objects.create(tenant=tenant, domain="acme.test", confirmed_at=now)
     Retention.objects.create(tenant=tenant, days=90)
+    answered = Generation.objects.create(
+        tenant=tenant, principal=team.key.principal, model="small", state=State.FINISHED, deadline=now
+    )
+    StoredResponse.objects.create(
+        generation=answered, tenant=tenant, digest="DIGEST-OF-A-RESPONSE", settings={"metadata": {"for": "tests"}},
+        input=[{"type": "message", "role": "user"}], output=[{"type": "message", "role": "assistant"}],
+    )  # fmt: skip
     webhook = WebhookEndpoint.objects.create(
         tenant=tenant, url="https://hooks.acme.test/", events=["member.joined"], created_by_name="owner@acme.test",
         sealed_secret="SEALED-WEBHOOK", former_sealed_secret="SEALED-FORMER-WEBHOOK",
@@ -216,6 +225,9 @@ def test_an_export_has_what_people_have_set(team: Team, sent: Sent) -> None:
     sign_in = json.loads(file.read("sign_in.json"))
     assert (sign_in["mfa"], sign_in["issuer"]) == ("managers", "https://id.acme.test")
     assert [claim["domain"] for claim in sign_in["domains"]] == ["acme.test"]
+    (response,) = lines(file, "responses.jsonl")
+    assert (response["settings"], response["principal"]) == ({"metadata": {"for": "tests"}}, team.key.principal)
+    assert [response[side][0]["role"] for side in ("input", "output")] == ["user", "assistant"]
     (webhook,) = lines(file, "webhooks.jsonl")
     assert (webhook["url"], webhook["events"]) == ("https://hooks.acme.test/", ["member.joined"])
     (delivery,) = lines(file, "deliveries.jsonl")

@@ -9,12 +9,13 @@ from django.utils import timezone
 
 from chatapp.audit.models import AuditEntry
 from chatapp.chat.conversations import set_starred
-from chatapp.chat.models import Conversation, Generation, Message
+from chatapp.chat.models import Conversation, Generation, Message, State
 from chatapp.chat.services import ask
 from chatapp.data import retention
 from chatapp.data.models import Sweep
 from chatapp.data.retention import preview, set_retention, sweep, sweep_all
 from chatapp.errors import BadInput, Forbidden
+from chatapp.responses.models import StoredResponse
 from tests.chat.conftest import Team
 from tests.data.conftest import a_chat
 
@@ -169,3 +170,22 @@ def test_a_star_is_the_owners_own_to_set(team: Team) -> None:
     first = set_starred(access=team.member, conversation_id=chat.pk, starred=True).starred_at
     assert set_starred(access=team.member, conversation_id=chat.pk, starred=True).starred_at == first
     assert set_starred(access=team.member, conversation_id=chat.pk, starred=False).starred_at is None
+
+
+def test_responses_go_after_thirty_days_or_with_the_chats_and_what_runs_is_left(team: Team, strangers: Team) -> None:
+    def kept(days_ago: float, state: State = State.FINISHED) -> StoredResponse:
+        when = timezone.now() - timedelta(days=days_ago)
+        generation = Generation.objects.create(
+            tenant=team.tenant, principal=team.key.principal, model="m", state=state, created_at=when, deadline=when,
+            completion_tokens=5, digest="d" * 64, idempotency_key=f"k{days_ago}{state}", error_message="words",
+        )  # fmt: skip
+        return StoredResponse.objects.create(generation=generation, tenant=team.tenant, created_at=when)
+
+    young, week, old, runs = kept(1), kept(8), kept(31), kept(40, State.QUEUED)
+    sweep_all()
+    assert {row.pk for row in StoredResponse.objects.all()} == {young.pk, week.pk, runs.pk}
+    gone = Generation.objects.get(pk=old.pk)
+    assert (gone.completion_tokens, gone.digest, gone.idempotency_key, gone.error_message) == (5, "", None, "")
+    set_retention(access=team.owner, days=7)
+    sweep_all()
+    assert {row.pk for row in StoredResponse.objects.all()} == {young.pk, runs.pk}
