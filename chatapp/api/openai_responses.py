@@ -22,8 +22,7 @@ from chatapp.api.answering import in_thread, stop_soon
 from chatapp.api.calls import Call
 from chatapp.api.following import TextGone
 from chatapp.api.http import answer, body_of, with_key
-from chatapp.api.openai import HEADERS_AFTER_S, KEEP_ALIVE, KEEP_ALIVE_S
-from chatapp.api.openai import _refused as refused
+from chatapp.api.openai_calls import HEADERS_AFTER_S, KEEP_ALIVE, KEEP_ALIVE_S, refused
 from chatapp.api.openai_types import encode
 from chatapp.api.operations import Operation
 from chatapp.errors import Refusal
