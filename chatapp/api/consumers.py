@@ -1,8 +1,9 @@
-"""The websockets /ws/v1 (API keys) and /ws/ui (the browser's session): frames in, tasks, frames out.
+"""The websockets /ws/v1 (API keys) and /ws/ui (the browser's session): their lives, and who may open them.
 
-A handler only validates and starts a task, so that a Stop gets through while answers run. All that a socket sends goes
-through its outbox. Closing a socket stops what only it could receive (stateless calls); answers in conversations go on.
-How each way in proves who it is: subclasses at the end.
+A handler only validates and hands on: to the desk (chatapp.api.desk) what concerns responses, to the subscriptions
+(chatapp.api.subscriptions) what concerns topics. All that a socket sends goes through its outbox. Whatever goes wrong
+in the work that a frame makes becomes an error frame, and the socket stays. How each way in proves who it is:
+subclasses at the end.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -21,34 +21,35 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from chatapp import scope
 from chatapp.api import frames, rate_headers
-from chatapp.api.answering import Lease, complete, in_thread
-from chatapp.api.following import events
+from chatapp.api.answering import in_thread
+from chatapp.api.desk import MOST_RESPONSES, Desk
 from chatapp.api.frames import FrameError
 from chatapp.api.guard import Watch, guard
-from chatapp.api.keys import key_of_socket
+from chatapp.api.keys import key_of_socket, ticket_of_socket
+from chatapp.api.lanes import MOST_WAITING
 from chatapp.api.outbox import Outbox, Overflow
-from chatapp.api.responses import Narrator
+from chatapp.api.subscriptions import Subscriptions
+from chatapp.api.tickets import access_for_ticket
 from chatapp.audit.source import client_address, set_source
-from chatapp.chat import selectors, services
-from chatapp.chat.models import Generation
-from chatapp.errors import BadInput, Refusal
+from chatapp.errors import Refusal
 from chatapp.ids import request_id
 from chatapp.limits.budget import RateLimited
 from chatapp.limits.selectors import limits_of
-from chatapp.streaming.workers import queue_position
 from chatapp.tenants.access import Access, BadKey, MfaRequired, NoAccess, access_for_key, access_for_user
 
 log = structlog.get_logger(__name__)
 
-MOST_RESPONSES = 32
 HEARTBEAT_S = 25.0
-# A day: long enough for anyone's work, and every session's rights are looked at anew now and then.
-LIFETIME_S = 24 * 3600
+# Long enough for anyone's work, and every session's rights are looked at anew now and then. Less than the day after
+# which daphne ends a socket by itself, without a word.
+LIFETIME_S = 23 * 3600
 EXPIRING_S = 60
-# Frames being worked on at once, those that follow a response included; a client that sends more has to wait.
-MOST_TASKS = 4 * MOST_RESPONSES
-POSITION_EVERY_S = 1.0
-CLOSE_RATE = 4429
+# Frames being worked on at once, those that follow a response or wait in a lane included; a client that sends more has
+# to wait. There is always room for a Stop of all that it follows.
+MOST_TASKS = 4 * MOST_RESPONSES + MOST_WAITING
+# Frames that a client may send, in the long run and at once. Nobody who reads the answers gets near it.
+FRAMES_PER_SECOND = 100
+FRAMES_AT_ONCE = 1000
 SUBPROTOCOL = "octavo.v1"
 
 
@@ -68,12 +69,12 @@ class ResponseConsumer(AsyncWebsocketConsumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.outbox = Outbox(self._send_text, self._close_with)
-        self.access: Access | None = None
         self.watch: Watch | None = None
+        self.desk: Desk | None = None
+        self.topics: Subscriptions | None = None
         self.tasks: set[asyncio.Task[None]] = set()
-        self.following: dict[str, asyncio.Task[None] | None] = {}
-        self.starting = 0  # responses that have been asked for and are not followed yet
-        self.leases: dict[str, Lease] = {}
+        self._may_send = float(FRAMES_AT_ONCE)
+        self._sent_at = time.monotonic()
 
     # --- the socket's life ------------------------------------------------------------------------------------------
 
@@ -92,9 +93,9 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         try:
             # Frames are handled in this very context, and their tasks inherit it.
             set_source(*_where_from(self.scope))
-            self.access = await self.let_in()
-            scope.enter(self.access.tenant)
-            limits = await in_thread(_plan_of, self.access)
+            access = await self.let_in()
+            scope.enter(access.tenant)
+            limits = await in_thread(_plan_of, access)
         except NotLetIn as refusal:
             self._put(frames.Error(code=refusal.code, message=refusal.message, retryable=False))
             self.outbox.close(refusal.close)
@@ -104,12 +105,20 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             self._put(frames.Error(code="unavailable", message="This cannot be served right now.", retryable=True))
             self.outbox.close(frames.CLOSE_INTERNAL)
             return
-        self.watch = Watch(self.access, self.session_key(), self._revoked)
+        self.desk = Desk(access, self.outbox, self._put, self._start, stateless_allowed=self.stateless_allowed)
+        self.topics = Subscriptions(access, self.outbox, self._give_up)
+        self.watch = Watch(access, self.session_key(), self._revoked)
         guard().add(self.watch)
         self._put(
             frames.SessionCreated(
                 session_id=str(uuid.uuid4()),
-                limits=frames.Limits(max_responses=MOST_RESPONSES, plan=limits),
+                limits=frames.Limits(
+                    max_responses=MOST_RESPONSES,
+                    max_waiting=MOST_WAITING,
+                    frames_per_second=FRAMES_PER_SECOND,
+                    frames_at_once=FRAMES_AT_ONCE,
+                    plan=limits,
+                ),
                 heartbeat_s=HEARTBEAT_S,
                 expires_at=int(time.time()) + LIFETIME_S,
             )
@@ -119,8 +128,10 @@ class ResponseConsumer(AsyncWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         if self.watch is not None:
             guard().remove(self.watch)
-        for lease in self.leases.values():
-            lease.end(stop=True)
+        if self.desk is not None:
+            self.desk.close()
+        if self.topics is not None:
+            self.topics.close()
         for task in self.tasks:
             task.cancel()
 
@@ -163,13 +174,14 @@ class ResponseConsumer(AsyncWebsocketConsumer):
     def _give_up(self) -> None:
         """The client does not read: the close must not wait behind what it does not read either."""
         if not self.outbox.closing:
-            self.outbox.close(CLOSE_RATE)
-            self._start(self._close_with(CLOSE_RATE))
+            self.outbox.close(frames.CLOSE_RATE)
+            self._start(self._close_with(frames.CLOSE_RATE))
 
     # --- frames in --------------------------------------------------------------------------------------------------
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        if self.access is None or self.outbox.closing:
+        desk, topics = self.desk, self.topics
+        if desk is None or topics is None or self.outbox.closing or not self._in_time():
             return
         try:
             frame = frames.parse(text_data)
@@ -192,32 +204,67 @@ class ResponseConsumer(AsyncWebsocketConsumer):
                 )
             )  # fmt: skip
         elif isinstance(frame, frames.Create):
-            self._start(self._guarded(self._create(frame), frame.event_id))
+            self._work(lambda: desk.create(frame), frame, stream_id=frame.stream_id)
         elif isinstance(frame, frames.Cancel):
-            self._start(self._guarded(self._cancel(frame), frame.event_id, frame.response_id))
+            self._work(lambda: desk.cancel(frame), frame, frame.response_id, frame.stream_id)
+        elif isinstance(frame, frames.Resume):
+            self._work(lambda: desk.resume(frame), frame, frame.response_id, frame.stream_id)
+        elif isinstance(frame, frames.Subscribe):
+            self._work(lambda: topics.subscribe(frame), frame)
         else:
-            self._start(self._guarded(self._resume(frame), frame.event_id, frame.response_id))
+            self._work(lambda: topics.unsubscribe(frame), frame)
+
+    def _in_time(self) -> bool:
+        """Closes the socket of a client that sends frames faster than any use of it could want."""
+        now = time.monotonic()
+        allowed = self._may_send + (now - self._sent_at) * FRAMES_PER_SECOND
+        self._may_send, self._sent_at = min(allowed, FRAMES_AT_ONCE) - 1, now
+        if self._may_send >= 0:
+            return True
+        message = f"A socket takes {FRAMES_PER_SECOND} frames a second, and {FRAMES_AT_ONCE:,} at once."
+        self._put(frames.Error(code="too_many_frames", message=message, retryable=True, retry_after_ms=10_000))
+        self.outbox.close(frames.CLOSE_RATE)
+        return False
+
+    def _work(
+        self,
+        begin: Callable[[], Coroutine[Any, Any, None]],
+        frame: frames.ClientFrame,
+        response_id: str | None = None,
+        stream_id: str | None = None,
+    ) -> None:
+        """Do it in a task of its own. What must be in the order of the frames, `begin` does before it returns."""
+        try:
+            work = begin()
+        except Refusal as refusal:
+            self._refuse(refusal, frame.event_id, response_id, stream_id)
+        else:
+            self._start(self._guarded(work, frame.event_id, response_id, stream_id))
+
+    def _refuse(self, refusal: Refusal, event_id: str | None, response_id: str | None, stream_id: str | None) -> None:
+        if isinstance(refusal, RateLimited) and (rates := rate_headers.frame(refusal.standings)) is not None:
+            self._put(rates)
+        self._put(
+            frames.Error(
+                event_id=event_id,
+                response_id=response_id,
+                stream_id=stream_id,
+                code=refusal.code,
+                message=refusal.message,
+                param=refusal.param,
+                retryable=refusal.retryable,
+                retry_after_ms=refusal.retry_after_s * 1000 if refusal.retry_after_s is not None else None,
+            )
+        )
 
     async def _guarded(
-        self, work: Coroutine[Any, Any, None], event_id: str | None, response_id: str | None = None
+        self, work: Coroutine[Any, Any, None], event_id: str | None, response_id: str | None, stream_id: str | None
     ) -> None:
         """Whatever goes wrong in a task becomes an error frame; the socket stays."""
         try:
             await work
-        except Refusal as error:
-            if isinstance(error, RateLimited) and (rates := rate_headers.frame(error.standings)) is not None:
-                self._put(rates)
-            self._put(
-                frames.Error(
-                    event_id=event_id,
-                    response_id=response_id,
-                    code=error.code,
-                    message=error.message,
-                    param=error.param,
-                    retryable=error.retryable,
-                    retry_after_ms=error.retry_after_s * 1000 if error.retry_after_s is not None else None,
-                )
-            )
+        except Refusal as refusal:
+            self._refuse(refusal, event_id, response_id, stream_id)
         except Overflow:
             self._give_up()
         except asyncio.CancelledError:
@@ -229,161 +276,10 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             message = "The queue cannot be reached right now." if passing else "Something went wrong on our side."
             self._put(
                 frames.Error(
-                    event_id=event_id, response_id=response_id, code="unavailable" if passing else "internal",
-                    message=message, retryable=True,
+                    event_id=event_id, response_id=response_id, stream_id=stream_id,
+                    code="unavailable" if passing else "internal", message=message, retryable=True,
                 )
             )  # fmt: skip
-
-    async def _create(self, frame: frames.Create) -> None:
-        with self._place():
-            stateless = not isinstance(frame.input, str)
-            if stateless:
-                generation = await self._stateless(frame)
-            elif frame.draft_id is not None:
-                raise BadInput("A draft is tried out with a list of messages, of which nothing is kept.", param="input")
-            else:
-                generation = await in_thread(
-                    services.ask,
-                    access=self.access,
-                    text=frame.input,
-                    conversation_id=frame.conversation_id,
-                    parent_id=frame.parent_id,
-                    assistant_id=frame.assistant_id,
-                    params=frame.params,
-                    model=frame.model,
-                    idempotency_key=frame.idempotency_key,
-                )
-            key = str(generation.pk)
-            if stateless and key not in self.leases:
-                self.leases[key] = Lease(key)
-            narrator = self._narrator(generation)
-            position, parent_id = await in_thread(_place_of, generation)
-        self._take_over(key)
-        self._put(
-            frames.Queued(
-                response_id=key,
-                position=position,
-                event_id=frame.event_id,
-                conversation_id=narrator.conversation_id,
-                message_id=narrator.message_id,
-                parent_id=parent_id,
-                model=generation.model,
-            ),
-            key,
-        )
-        if (rates := rate_headers.frame(generation.standings or ())) is not None:
-            self._put(rates)
-        await self._follow(narrator, after=-1, position=position)
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        """A place among the responses of this socket, until it is followed. Raises TooManyResponses."""
-        if len(self.following) + self.starting >= MOST_RESPONSES:
-            raise TooManyResponses(
-                f"This socket follows {MOST_RESPONSES} responses already; wait for one to end.", retry_after_s=1
-            )
-        self.starting += 1
-        try:
-            yield
-        finally:
-            self.starting -= 1
-
-    def _take_over(self, key: str) -> None:
-        """Whoever tells this response here stops: it is told from another place on, and never twice at once."""
-        former = self.following.pop(key, None)
-        if former is not None:
-            former.cancel()
-        self.outbox.forget(key)
-
-    async def _stateless(self, frame: frames.Create) -> Generation:
-        assert self.access is not None
-        if not self.stateless_allowed and frame.draft_id is None:
-            raise BadInput("input must be a text here.", param="input")
-        if frame.conversation_id is not None or frame.parent_id is not None:
-            raise BadInput("A list of messages stands alone; send a text to a conversation.", param="conversation_id")
-        assert not isinstance(frame.input, str)
-        return await complete(
-            access=self.access,
-            messages=[{"role": message.role, "content": message.text} for message in frame.input],
-            params=frame.params,
-            model=frame.model,
-            assistant_id=frame.assistant_id,
-            draft_id=frame.draft_id,
-            idempotency_key=frame.idempotency_key,
-        )
-
-    async def _cancel(self, frame: frames.Cancel) -> None:
-        """The answer is the ending of the response itself, for whoever follows it."""
-        await in_thread(services.cancel, access=self.access, generation_id=frame.response_id)
-
-    async def _resume(self, frame: frames.Resume) -> None:
-        assert self.access is not None
-        generation = await in_thread(selectors.generation, self.access, frame.response_id)
-        key = str(generation.pk)
-        self._take_over(key)
-        with self._place():
-            pass
-        await self._follow(self._narrator(generation, after=frame.after), after=frame.after)
-
-    # --- answers out ------------------------------------------------------------------------------------------------
-
-    def _narrator(self, generation: Generation, after: int = -1) -> Narrator:
-        seen = max(after, 0)
-        return Narrator(
-            self.outbox,
-            str(generation.pk),
-            told=seen,
-            seen=seen,
-            conversation_id=str(generation.conversation_id) if generation.conversation_id else None,
-            message_id=str(generation.message_id) if generation.message_id else None,
-        )
-
-    async def _follow(self, narrator: Narrator, *, after: int, position: int = 0) -> None:
-        key = narrator.response_id
-        self.following[key] = task = asyncio.current_task()
-        waiting = self._start(self._positions(key, position)) if position > 1 else None
-        try:
-            await self._tell(narrator, after, waiting)
-        finally:
-            if waiting is not None:
-                waiting.cancel()
-            if self.following.get(key) is task:
-                del self.following[key]
-
-    async def _tell(self, narrator: Narrator, after: int, waiting: asyncio.Task[None] | None) -> None:
-        assert self.access is not None
-        async with aclosing(events(self.access, narrator.response_id, after)) as told:
-            async for event in told:
-                if waiting is not None:
-                    waiting.cancel()
-                if await narrator.tell(event):
-                    lease = self.leases.pop(narrator.response_id, None)
-                    if lease is not None:
-                        lease.end(stop=False)
-                    return
-
-    async def _positions(self, key: str, position: int) -> None:
-        """Tell how the queue moves, until the answer starts."""
-        while position:
-            await asyncio.sleep(POSITION_EVERY_S)
-            with suppress(redis.exceptions.RedisError):  # the next one may get through
-                now = await asyncio.to_thread(queue_position, key)
-                if now and now != position:
-                    self._put(frames.Queued(response_id=key, position=now), key)
-                position = now
-
-
-class TooManyResponses(Refusal):
-    status = 429
-    code = "too_many_responses"
-    retryable = True
-
-
-def _place_of(generation: Generation) -> tuple[int, str | None]:
-    """Its position in the queue, and the question that the answer belongs to."""
-    position = queue_position(str(generation.pk)) if generation.unfinished else 0
-    message = generation.message if generation.message_id else None
-    return position, str(message.parent_id) if message is not None and message.parent_id else None
 
 
 def _plan_of(access: Access) -> dict[str, int | float]:
@@ -427,10 +323,14 @@ class UiConsumer(ResponseConsumer):
 
 
 class ApiConsumer(ResponseConsumer):
-    """/ws/v1: an API key, as Bearer header or as the subprotocols octavo.v1 and octavo.key.<key>. No cookie counts."""
+    """/ws/v1: an API key, as Bearer header or as the subprotocols octavo.v1 and octavo.key.<key>; or a ticket, as
+    octavo.ticket.<ticket>. No cookie counts."""
 
     async def let_in(self) -> Access:
         try:
+            ticket = ticket_of_socket(self.scope)
+            if ticket is not None:
+                return await in_thread(access_for_ticket, ticket)
             return await in_thread(access_for_key, key_of_socket(self.scope))
         except BadKey as bad:
             close = frames.CLOSE_UNAUTHENTICATED if bad.status == 401 else frames.CLOSE_FORBIDDEN

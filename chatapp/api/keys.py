@@ -18,12 +18,15 @@ from chatapp.tenants.access import BadKey
 from chatapp.tenants.models import KEY_PREFIX
 
 KEY_SUBPROTOCOL = "octavo.key."
+TICKET_SUBPROTOCOL = "octavo.ticket."
 LONGEST = 256
 # Where clients of other services put theirs: not taken here, but whoever does so is told.
 ELSEWHERE = ("x-api-key", "api-key")
 
 NONE = "No API key was sent. Send it as 'Authorization: Bearer octv_…'."
-NONE_ON_SOCKET = "Send your API key as 'Authorization: Bearer …' or as the subprotocol octavo.key.…."
+NONE_ON_SOCKET = (
+    "Send your API key as 'Authorization: Bearer …' or as the subprotocol octavo.key.…, or a ticket as octavo.ticket.…."
+)
 NOT_BEARER = "The Authorization header holds no API key. It looks like 'Authorization: Bearer octv_…'."
 NOT_THERE = "API keys are not taken from the header {name}. Send yours as 'Authorization: Bearer octv_…'."
 IN_ADDRESS = (
@@ -70,6 +73,17 @@ def key_of_request(request: HttpRequest) -> str:
         if request.headers.get(name):
             raise BadKey(NOT_THERE.format(name=name))
     raise BadKey(NONE)
+
+
+def ticket_of_socket(scope: Mapping[str, Any]) -> str | None:
+    """The ticket among a websocket's subprotocols (chatapp.api.tickets), where no key is sent as a header."""
+    if any(name == b"authorization" for name, _ in scope.get("headers", ())):
+        return None
+    for offered in scope.get("subprotocols") or ():
+        ticket = offered.removeprefix(TICKET_SUBPROTOCOL)
+        if offered.startswith(TICKET_SUBPROTOCOL) and len(ticket) <= LONGEST:
+            return str(ticket)
+    return None
 
 
 def key_of_socket(scope: Mapping[str, Any]) -> str:

@@ -6,7 +6,10 @@ A `Narrator` tells one response to one socket. It remembers the last `seq` told,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from chatapp.api import frames
 from chatapp.api.following import Whole
@@ -66,6 +69,10 @@ def ending(
     )
 
 
+class Lagging(Exception):
+    """There is no room in the outbox for what came next."""
+
+
 @dataclass
 class Narrator:
     """Tells the events of one response, in order, into an outbox."""
@@ -74,18 +81,18 @@ class Narrator:
     response_id: str
     told: int = 0  # the last seq that a frame has covered
     seen: int = 0  # the last seq that came
+    after: int = -1  # where to go on from the log: `told`, or -1 before the start has been told
+    stream_id: str | None = None
     conversation_id: str | None = None
     message_id: str | None = None
 
-    async def tell(self, event: protocol.AnyEvent) -> bool:
-        """True when this was the last one."""
+    def tell(self, event: protocol.AnyEvent) -> bool:
+        """True when this was the last one. Raises Lagging, and has told nothing of this event then."""
         if isinstance(event, protocol.Delta):
+            parts = [part for part in event.parts if _says(part)]
+            if parts:
+                self._delta(1 if isinstance(event, Whole) else self.told + 1, event.seq, parts)
             self.seen = event.seq
-            texts = [(part.index, part.text) for part in event.parts if part.text]
-            if texts:
-                first = 1 if isinstance(event, Whole) else self.told + 1
-                await self.outbox.put_delta(self.response_id, first, event.seq, texts)
-                self.told = event.seq
             return False
         if isinstance(event, protocol.Started):
             self.outbox.put(
@@ -93,16 +100,32 @@ class Narrator:
                     response_id=self.response_id,
                     prompt_tokens=event.prompt_tokens,
                     cached_tokens=event.cached_tokens,
+                    stream_id=self.stream_id,
                     conversation_id=self.conversation_id,
                 ),
                 response_id=self.response_id,
             )
+            self.after = max(self.after, 0)
             return False
         if isinstance(event, protocol.Claimed):
             return False
         if self.seen > self.told:
-            await self.outbox.put_delta(self.response_id, self.told + 1, self.seen, ())
-            self.told = self.seen
+            self._delta(self.told + 1, self.seen, ())
         last = ending(self.response_id, event, conversation_id=self.conversation_id, message_id=self.message_id)
+        if self.stream_id is not None:
+            last = msgspec.structs.replace(last, stream_id=self.stream_id)
         self.outbox.put(last, response_id=self.response_id)
         return True
+
+    def _delta(self, first: int, seq: int, parts: Sequence[protocol.Part]) -> None:
+        if not self.outbox.put_delta(self.response_id, first, seq, parts, self.stream_id):
+            self.seen = self.told
+            raise Lagging
+        self.told = self.after = seq
+
+    def lagged(self) -> frames.Lagged:
+        return frames.Lagged(response_id=self.response_id, resume_after=self.after, stream_id=self.stream_id)
+
+
+def _says(part: protocol.Part) -> bool:
+    return bool(part.text or part.tool_calls or part.logprobs or part.prompt_logprobs or part.finish_reason)

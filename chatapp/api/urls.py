@@ -12,6 +12,7 @@ from chatapp.api import (
     openai_files,
     openai_models,
     openai_responses,
+    tickets,
 )
 from chatapp.api.product import api
 
@@ -24,6 +25,7 @@ urlpatterns = [
     path("v1/files", openai_files.files),
     path("v1/files/<str:file_id>", openai_files.file),
     path("v1/files/<str:file_id>/content", openai_files.content),
+    path("v1/tickets", tickets.make),
     path("v1", openai.unknown),
     path("v1/", openai.unknown),
     path("v1/responses", openai_responses.responses),

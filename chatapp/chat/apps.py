@@ -4,3 +4,6 @@ from django.apps import AppConfig
 class ChatConfig(AppConfig):
     name = "chatapp.chat"
     label = "chat"
+
+    def ready(self) -> None:
+        from chatapp.chat import changes  # noqa: F401  connects its receivers

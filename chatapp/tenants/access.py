@@ -155,6 +155,18 @@ def access_for_key(secret: str) -> Access:
     return Access(tenant=found.tenant, key=found, source=came)
 
 
+@unscoped("access")
+def access_for_key_id(tenant_id: object, key_id: object) -> Access:
+    """The same for a key that was proved before, by what has been given out in its name. Raises BadKey."""
+    found = ApiKey.objects.select_related("tenant").filter(pk=key_id, tenant=tenant_id).first()
+    if found is None:
+        raise BadKey("The API key behind this is no more.")
+    came = source()
+    _admit(found, came)
+    _note_use(found, came)
+    return Access(tenant=found.tenant, key=found, source=came)
+
+
 def _admit(key: ApiKey, came: Source) -> None:
     """Raises BadKey with the reason, for the holder of the key."""
     if key.state == KeyState.REVOKED:

@@ -56,6 +56,7 @@ ADDRESSES: dict[str, str] = {
     "v1/responses/<response_id>": OF_KEYS,
     "v1/responses/<response_id>/cancel": OF_KEYS,
     "v1/responses/<response_id>/input_items": OF_KEYS,
+    "v1/tickets": BY_KEY,
     "v1/<rest>": BY_KEY,
     "api/t/<slug>/conversations": MANAGED,
     "api/t/<slug>/conversations/<conversation_id>": MANAGED,
@@ -173,6 +174,9 @@ FRAMES: dict[str, str] = {
     "response.create": FOREIGN,
     "response.cancel": FOREIGN,
     "response.resume": FOREIGN,
+    # Of one's own alone: tests/api/test_topics.py.
+    "subscribe": NO_ID,
+    "unsubscribe": NO_ID,
     "ping": NO_ID,
 }
 
