@@ -120,7 +120,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
                     plan=limits,
                 ),
                 heartbeat_s=HEARTBEAT_S,
-                expires_at=int(time.time()) + LIFETIME_S,
+                expires_at=int(time.time() + LIFETIME_S),
             )
         )
         self._start(self._expire())
@@ -141,7 +141,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
 
     async def _expire(self) -> None:
         await asyncio.sleep(LIFETIME_S - EXPIRING_S)
-        self._put(frames.SessionExpiring(expires_at=int(time.time()) + EXPIRING_S))
+        self._put(frames.SessionExpiring(expires_at=int(time.time() + EXPIRING_S)))
         await asyncio.sleep(EXPIRING_S)
         self.outbox.close(frames.CLOSE_GOING_AWAY)
 

@@ -12,6 +12,7 @@ from chatapp.api import (
     openai_files,
     openai_models,
     openai_responses,
+    reference,
     tickets,
 )
 from chatapp.api.product import api
@@ -33,5 +34,8 @@ urlpatterns = [
     path("v1/responses/<str:response_id>/cancel", openai_responses.cancel),
     path("v1/responses/<str:response_id>/input_items", openai_responses.input_items),
     path("v1/<path:rest>", openai.unknown),
+    path("ws/v1/asyncapi.json", reference.asyncapi_document, name="asyncapi"),
+    path("docs/", reference.index, name="docs"),
+    path("docs/websocket", reference.websocket, name="docs-websocket"),
     path("api/", api.urls),
 ]
