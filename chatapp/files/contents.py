@@ -12,10 +12,12 @@ import secrets
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, BinaryIO
 
 from django.core.files import File
 from django.core.files.storage import Storage, storages
+from django.utils import timezone
 
 CHUNK = 256 * 1024
 
@@ -62,6 +64,14 @@ def remove(name: str) -> None:
 def names_of(tenant_id: uuid.UUID) -> list[str]:
     """What the storage has of a team, whatever the rows say."""
     return _names(tenant_id.hex)
+
+
+def age(name: str) -> timedelta:
+    """Since its last byte was written; none where it is gone."""
+    try:
+        return timezone.now() - storage().get_modified_time(name)
+    except FileNotFoundError:
+        return timedelta()
 
 
 def teams() -> list[str]:

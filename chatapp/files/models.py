@@ -70,3 +70,59 @@ class StoredFile(TenantOwned):
 def parse_file_id(value: object) -> uuid.UUID:
     """ "file-<hex>", or a bare UUID. What is neither becomes an id that no row has."""
     return parse_id(value.removeprefix(PREFIX) if isinstance(value, str) else value)
+
+
+class ReadingState(models.TextChoices):
+    QUEUED = "queued", "Waiting"
+    RUNNING = "running", "Being read"
+    READY = "ready", "Ready"
+    FAILED = "failed", "Cannot be read"
+
+
+UNREAD = (ReadingState.QUEUED, ReadingState.RUNNING)
+
+
+class Reading(TenantOwned):
+    """The text of a file, once a worker has read it. `attempt` fences off a worker that was given up and wakes."""
+
+    tenant_path = "file__tenant"
+
+    file = models.OneToOneField(StoredFile, primary_key=True, on_delete=models.CASCADE, related_name="reading")
+    state = models.CharField(max_length=10, choices=ReadingState.choices, default=ReadingState.QUEUED)
+    kind = models.CharField(max_length=10, blank=True)
+    text = models.TextField(blank=True)
+    pages = models.PositiveIntegerField(null=True, blank=True)
+    # How many tokens it takes in a prompt, by the model that counted.
+    tokens = models.JSONField(default=dict, blank=True)
+    error_code = models.CharField(max_length=40, blank=True)
+    error = models.CharField(max_length=300, blank=True)
+    attempt = models.PositiveSmallIntegerField(default=0)
+    queued_at = models.DateTimeField(default=timezone.now)
+    lease_until = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["queued_at"], name="reading_unread", condition=Q(state__in=UNREAD))]
+
+    def __str__(self) -> str:
+        return f"reading of {self.file_id}, {self.state}"
+
+
+class Attachment(TenantOwned):
+    """A file that stands in front of a message's text. A person's file goes when its last attachment does."""
+
+    tenant_path = "file__tenant"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    message = models.ForeignKey("chat.Message", on_delete=models.CASCADE, related_name="attachments")
+    file = models.ForeignKey(StoredFile, on_delete=models.CASCADE, related_name="attachments")
+    position = models.PositiveSmallIntegerField()
+
+    class Meta:
+        ordering = ["position"]
+        constraints = [
+            models.UniqueConstraint(fields=["message", "file"], name="attachment_once"),
+            models.UniqueConstraint(fields=["message", "position"], name="attachment_place"),
+        ]
+
+    def __str__(self) -> str:
+        return f"attachment {self.position} of {self.message_id}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
 from chatapp.errors import NotFound
-from chatapp.files.models import StoredFile, parse_file_id
+from chatapp.files.models import Attachment, StoredFile, parse_file_id
+from chatapp.files.prompt import block
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
 from chatapp.tenants.permissions import Permission
@@ -56,3 +58,28 @@ def files(
 def used(tenant: Tenant) -> int:
     """Bytes that a team keeps now, in all its files."""
     return StoredFile.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
+
+
+def attached(message_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[Attachment]]:
+    """What stands in front of these messages, each with its file and what was read of it, but for the text."""
+    return _by_message(_attachments(message_ids).defer("file__reading__text"))
+
+
+def prompt_blocks(message_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[str]]:
+    """The same as it stands in a prompt. A file that was deleted stands nowhere any more."""
+    return {
+        message: [block(one.file.name, one.file.reading.text, one.file.reading.pages) for one in found]
+        for message, found in _by_message(_attachments(message_ids)).items()
+    }
+
+
+def _attachments(message_ids: Collection[uuid.UUID]) -> QuerySet[Attachment]:
+    rows = Attachment.objects.filter(message__in=message_ids, file__reading__isnull=False)
+    return rows.select_related("file__reading").order_by("position")
+
+
+def _by_message(rows: QuerySet[Attachment]) -> dict[uuid.UUID, list[Attachment]]:
+    found: dict[uuid.UUID, list[Attachment]] = {}
+    for row in rows:
+        found.setdefault(row.message_id, []).append(row)
+    return found

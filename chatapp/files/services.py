@@ -21,7 +21,7 @@ from chatapp.accounts.models import User
 from chatapp.errors import BadInput, Refusal
 from chatapp.files import contents, selectors
 from chatapp.files.contents import Content
-from chatapp.files.models import Purpose, StoredFile
+from chatapp.files.models import Attachment, Purpose, StoredFile
 from chatapp.files.names import shown
 from chatapp.limits.selectors import limits_of_team
 from chatapp.tenants.access import Access
@@ -129,6 +129,12 @@ def _forget_content(sender: Any, instance: StoredFile, **_: Any) -> None:
     """However a row goes (its person, its team, its time), its bytes go once that is certain."""
     name = instance.content
     transaction.on_commit(lambda: contents.remove(name))
+
+
+@receiver(post_delete, sender=Attachment)
+def _forget_unattached(sender: Any, instance: Attachment, **_: Any) -> None:
+    """A person's file lives with the messages that it is attached to. A key's stays until the key deletes it."""
+    StoredFile.objects.filter(pk=instance.file_id, user__isnull=False, attachments=None).delete()
 
 
 def quota_of(tenant: Tenant) -> int | None:

@@ -299,6 +299,8 @@ CELERY_BEAT_SCHEDULE = {
     "tend-data": {"task": "chatapp.data.tasks.tend", "schedule": 15.0, "options": {"expires": 15.0}},
     "webhooks": {"task": "chatapp.webhooks.tasks.tend", "schedule": 5.0, "options": {"expires": 5.0}},
     "old-deliveries": {"task": "chatapp.webhooks.tasks.forget_old", "schedule": crontab(minute="41")},
+    "read-files": {"task": "chatapp.files.tasks.tend", "schedule": 10.0, "options": {"expires": 10.0}},
+    "sweep-files": {"task": "chatapp.files.tasks.sweep", "schedule": crontab(minute="37")},
     "retention": {"task": "chatapp.data.tasks.apply_retention", "schedule": crontab(hour="2", minute="20")},
 }
 
