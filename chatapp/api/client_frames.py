@@ -103,6 +103,10 @@ class Create(ClientFrame, frozen=True, kw_only=True, tag="response.create"):
     assistant_id: Annotated[
         str | None, Meta(description="Who answers in a new conversation or a stateless call; else the team's default.")
     ] = None
+    file_ids: Annotated[
+        list[str],
+        Meta(description="Files of yours to attach to this message of a conversation; their text stands before it."),
+    ] = []
     draft_id: Annotated[
         str | None, Meta(description="A prompt's draft to try out, by a stateless call of who may edit prompts.")
     ] = None

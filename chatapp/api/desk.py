@@ -137,6 +137,7 @@ class Desk:
             params=frame.params,
             model=frame.model,
             idempotency_key=frame.idempotency_key,
+            file_ids=frame.file_ids,
         )
         return generation, False
 
@@ -146,6 +147,8 @@ class Desk:
             raise BadInput("input must be a text here.", param="input")
         if frame.conversation_id is not None or frame.parent_id is not None:
             raise BadInput("A list of messages stands alone; send a text to a conversation.", param="conversation_id")
+        if frame.file_ids:
+            raise BadInput("Files are attached to the messages of a conversation.", param="file_ids")
         tools = {
             "tools": frame.tools,
             "tool_choice": frame.tool_choice,

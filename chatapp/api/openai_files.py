@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 from django.core.exceptions import RequestDataTooBig, TooManyFieldsSent, TooManyFilesSent
-from django.core.files import File
 from django.core.files.uploadedfile import UploadedFile
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 from django.utils import timezone
@@ -19,8 +17,9 @@ from chatapp.api.answering import in_thread
 from chatapp.api.http import answer, with_key
 from chatapp.api.openai_types import RequestError
 from chatapp.api.operations import Operation
+from chatapp.downloads import stored
 from chatapp.errors import NotFound
-from chatapp.files import contents, selectors, services
+from chatapp.files import selectors, services
 from chatapp.files.models import Purpose, StoredFile
 from chatapp.tenants.access import Access
 
@@ -86,7 +85,11 @@ async def file(request: HttpRequest, access: Access, file_id: str) -> HttpRespon
 @with_key("GET")
 async def content(request: HttpRequest, access: Access, file_id: str) -> HttpResponseBase:
     found = await in_thread(selectors.file, access, file_id)
-    return await sent(found)
+    try:
+        opened = await in_thread(services.open_file, found)
+    except FileNotFoundError:
+        raise NotFound("The bytes of this file are gone.", param="file_id") from None
+    return stored(request, opened, size=found.bytes, name=found.name)
 
 
 OPERATIONS = (
@@ -108,27 +111,6 @@ OPERATIONS = (
     Operation("delete", "/v1/files/{file_id}", "Delete a file", answer=FileDeleted),
     Operation("get", "/v1/files/{file_id}/content", "A file's bytes", answer=bytes),
 )
-
-
-async def sent(file: StoredFile) -> HttpResponseBase:
-    """The bytes as they came, a chunk at a time, for saving and for nothing else: no browser shows them as a page."""
-    try:
-        opened = await in_thread(services.open_file, file)
-    except FileNotFoundError:
-        raise NotFound("The bytes of this file are gone.", param="file_id") from None
-    response = StreamingHttpResponse(_chunks(opened), content_type="application/octet-stream")
-    response["Content-Length"] = str(file.bytes)
-    response["Content-Disposition"] = services.disposition(file.name)
-    response["X-Content-Type-Options"] = "nosniff"
-    return response
-
-
-async def _chunks(opened: File) -> AsyncIterator[bytes]:
-    try:
-        while part := await in_thread(opened.read, contents.CHUNK):
-            yield part
-    finally:
-        opened.close()
 
 
 def _create(request: HttpRequest, access: Access) -> FileObject:

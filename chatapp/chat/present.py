@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from chatapp.chat import selectors
-from chatapp.chat.models import Conversation, Generation, Message
+from chatapp.chat.models import Conversation, Generation, Message, MessageRole
+from chatapp.files import present
 from chatapp.prompts import selectors as prompts
 from chatapp.tenants.access import Access
 
@@ -76,6 +77,8 @@ def message(message: Message) -> dict[str, Any]:
         "text": message.text,
         "created_at": message.created_at.isoformat(),
     }
+    if message.role == MessageRole.USER:
+        data["files"] = [present.file(one.file) for one in message.attachments.all()]
     generation: Generation | None = getattr(message, "generation", None)
     if generation is not None:
         data |= answer(generation)

@@ -17,6 +17,8 @@ from chatapp.chat.models import Generation, Message, MessageStatus
 from chatapp.chat.params import sampling_params
 from chatapp.chat.tools import Toolbox
 from chatapp.errors import BadInput, NotFound
+from chatapp.files.prompt import with_question
+from chatapp.files.selectors import prompt_blocks
 from chatapp.limits.values import Limits
 from chatapp.tenants.access import Access
 from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
@@ -51,16 +53,21 @@ def digest_of(*parts: Any) -> str:
 
 
 def history_of(question: Message) -> list[ChatMessage]:
-    """The branch that ends in `question`, oldest first; answers that failed or have no text are left out."""
+    """The branch that ends in `question`, oldest first; answers that failed or have no text are left out. Files stand
+    in front of the text of the message that they came with."""
     by_id = {message.pk: message for message in question.conversation.messages.all()}
-    chain: list[ChatMessage] = []
+    chain: list[Message] = []
     message: Message | None = question
     while message is not None:
         if message.text and message.status in (MessageStatus.DONE, MessageStatus.STOPPED):
-            role: Any = message.role
-            chain.append(ChatMessage(role, message.text))
+            chain.append(message)
         message = by_id.get(message.parent_id) if message.parent_id else None
-    return chain[::-1]
+    blocks = prompt_blocks([message.pk for message in chain])
+    history: list[ChatMessage] = []
+    for message in reversed(chain):
+        role: Any = message.role
+        history.append(ChatMessage(role, with_question(blocks.get(message.pk, []), message.text)))
+    return history
 
 
 def derived_salt(secret: str, part: str) -> str:

@@ -13,6 +13,7 @@ from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
 from chatapp.cursors import behind, cursor_of, within_time
 from chatapp.errors import BadInput, NotFound
+from chatapp.files.selectors import with_files
 from chatapp.ids import parse_id
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
@@ -97,14 +98,15 @@ def conversation(access: Access, conversation_id: object, *, deleted: bool = Fal
 
 
 def messages(access: Access, conversation_id: object) -> list[Message]:
-    """All messages of a conversation, oldest first, each answer with its generation."""
+    """All messages of a conversation, oldest first, each answer with its generation, each question with its files."""
     found = conversation(access, conversation_id)
-    return list(found.messages.select_related("generation"))
+    return list(found.messages.select_related("generation").prefetch_related(with_files()))
 
 
 def page_of_messages(access: Access, conversation_id: object, cursor: str = "", limit: int = 50) -> Page[Message]:
-    """Newest first, each answer with its generation."""
+    """Newest first, each answer with its generation, each question with its files."""
     query = conversation(access, conversation_id).messages.select_related("generation").order_by("-created_at", "-id")
+    query = query.prefetch_related(with_files())
     if cursor:
         query = query.filter(behind(cursor, moment="created_at"))
     return _page(query, "created_at", limit)

@@ -7,7 +7,7 @@ limits come from the Access, never from the caller's data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ import structlog
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from chatapp.chat import recorder, selectors
+from chatapp.chat import attachments, recorder, selectors
 from chatapp.chat.instructions import of_conversation
 from chatapp.chat.models import (
     UNFINISHED,
@@ -32,6 +32,7 @@ from chatapp.chat.requests import derived_salt, digest_of, hides_prompt, history
 from chatapp.chat.stateless import CHAT_DEFAULTS, complete, complete_all
 from chatapp.chat.text import clean, title
 from chatapp.errors import BadInput, Conflict, NotFound, Unavailable
+from chatapp.files.models import StoredFile, parse_file_id
 from chatapp.ids import parse_id
 from chatapp.limits.admission import Admission
 from chatapp.limits.selectors import limits_of
@@ -59,14 +60,16 @@ def ask(
     params: Mapping[str, Any] | None = None,
     model: str | None = None,
     idempotency_key: str | None = None,
+    file_ids: Sequence[Any] = (),
 ) -> Generation:
     """A new message in a conversation (a new one when None) and its answer. `parent_id`: the message that it follows;
     `assistant_id`: who is to answer in a new one (None: the team's default).
 
-    `model` is what answers from here on in this conversation; None: the one that did before.
+    `model` is what answers from here on in this conversation; None: the one that did before. `file_ids`: files of the
+    asker, whose texts stand in front of the message's.
 
-    Raises BadInput, NotFound, Conflict (this conversation is being answered), TooMany (the queue is full; nothing has
-    been kept), IdempotencyMismatch.
+    Raises BadInput, NotFound, Conflict (this conversation is being answered, a file is being read), TooMany (the queue
+    is full; nothing has been kept), IdempotencyMismatch.
     """
     access.require(Permission.CHAT)
     text = clean(text, param="input")
@@ -77,6 +80,7 @@ def ask(
     hides_prompt(sampling)
     name = None if model is None else model_of(access, model)
     chosen = [str(choice) for choice in (assistant_id, name) if choice is not None]
+    chosen += [str(parse_file_id(file_id)) for file_id in file_ids]
     digest = digest_of(text, str(conversation_id), str(parent_id), params, *chosen)
     found = known(access, idempotency_key, digest)
     if found is not None:
@@ -87,9 +91,14 @@ def ask(
         raise BadInput("A conversation keeps its assistant; begin a new one for another.", param="assistant_id")
     if conversation_id is not None:
         _settle(selectors.conversation(access, conversation_id))
+    files = attachments.chosen(access, file_ids)
+    attachments.check_room(
+        access, limits, files, text, model=name, conversation_id=conversation_id, parent_id=parent_id
+    )  # fmt: skip
     question = Question(
-        text, conversation_id, parent_id, assistant_id, name, sampling, says_length(params), idempotency_key, digest
-    )
+        text, conversation_id, parent_id, assistant_id, name, sampling, says_length(params), idempotency_key, digest,
+        files,
+    )  # fmt: skip
     admission = Admission(access, limits)
     admission.enter()
     try:
@@ -153,6 +162,7 @@ class Question:
     says_length: bool
     idempotency_key: str | None
     digest: str
+    files: Sequence[StoredFile] = ()
 
 
 @transaction.atomic
@@ -160,6 +170,7 @@ def _ask(admission: Admission, asked: Question) -> Generation:
     access, now = admission.access, timezone.now()
     conversation, parent = _place(access, asked, now)
     question = Message.objects.create(conversation=conversation, parent=parent, role=MessageRole.USER, text=asked.text)
+    attachments.attach(question, asked.files)
     answer = Message.objects.create(
         conversation=conversation,
         parent=question,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Prefetch, Q, QuerySet, Sum
 from django.utils import timezone
 
 from chatapp.errors import NotFound
-from chatapp.files.models import Attachment, StoredFile, parse_file_id
+from chatapp.files.models import Attachment, ReadingState, StoredFile, parse_file_id
 from chatapp.files.prompt import block
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
@@ -60,26 +61,17 @@ def used(tenant: Tenant) -> int:
     return StoredFile.objects.filter(tenant=tenant).aggregate(sum=Sum("bytes"))["sum"] or 0
 
 
-def attached(message_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[Attachment]]:
-    """What stands in front of these messages, each with its file and what was read of it, but for the text."""
-    return _by_message(_attachments(message_ids).defer("file__reading__text"))
+def with_files() -> Prefetch[Any]:
+    """For queries of messages: each with `attachments`, their files and what was read of them, but for the text."""
+    rows = Attachment.objects.select_related("file__reading").defer("file__reading__text").order_by("position")
+    return Prefetch("attachments", queryset=rows)
 
 
 def prompt_blocks(message_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[str]]:
-    """The same as it stands in a prompt. A file that was deleted stands nowhere any more."""
-    return {
-        message: [block(one.file.name, one.file.reading.text, one.file.reading.pages) for one in found]
-        for message, found in _by_message(_attachments(message_ids)).items()
-    }
-
-
-def _attachments(message_ids: Collection[uuid.UUID]) -> QuerySet[Attachment]:
-    rows = Attachment.objects.filter(message__in=message_ids, file__reading__isnull=False)
-    return rows.select_related("file__reading").order_by("position")
-
-
-def _by_message(rows: QuerySet[Attachment]) -> dict[uuid.UUID, list[Attachment]]:
-    found: dict[uuid.UUID, list[Attachment]] = {}
-    for row in rows:
-        found.setdefault(row.message_id, []).append(row)
+    """What stands in front of these messages in a prompt. A file that was deleted stands nowhere any more."""
+    rows = Attachment.objects.filter(message__in=message_ids, file__reading__state=ReadingState.READY)
+    found: dict[uuid.UUID, list[str]] = {}
+    for row in rows.select_related("file__reading").order_by("position"):
+        reading = row.file.reading
+        found.setdefault(row.message_id, []).append(block(row.file.name, reading.text, reading.pages))
     return found

@@ -15,7 +15,6 @@ from django.core.files import File
 from django.db import transaction
 from django.db.models.signals import post_delete
 from django.dispatch import receiver
-from django.utils.http import content_disposition_header
 
 from chatapp.accounts.models import User
 from chatapp.errors import BadInput, Refusal
@@ -149,11 +148,6 @@ def _full(quota: int | None, left: int) -> StorageFull:
         f"Your team may keep {in_words(quota)} of files and has {in_words(left)} left. Delete files, or ask an admin.",
         param="file",
     )
-
-
-def disposition(name: str) -> str:
-    """A Content-Disposition that has browsers save a file under its name, whatever is in it (RFC 6266)."""
-    return str(content_disposition_header(as_attachment=True, filename=name))
 
 
 def in_words(count: int) -> str:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from chatapp.api.product import api
 from chatapp.audit.services import record
 from chatapp.chat.services import ask
 from chatapp.data.exports import request_export
+from chatapp.files.services import store
 from chatapp.limits.models import LowerLimits
 from chatapp.owned import TenantOwned
 from chatapp.prompts.models import SystemPrompt
@@ -49,7 +51,7 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 # Actions that addresses name in words, one for each that is walked.
 ACTIONS = {"members": "suspend", "invitations": "withdraw"}
 # What is a person's own is not found by colleagues either, whatever their role.
-PERSONAL = {"conversation_id", "response_id"}
+PERSONAL = {"conversation_id", "file_id", "response_id"}
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,9 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
         "claim_id": DomainClaim.objects.create(tenant=team.tenant, domain="acme.example").pk,
         "webhook_id": webhook.pk,
         "delivery_id": send_test(access=team.owner, webhook_id=webhook.pk).pk,
+        "file_id": store(
+            access=team.member, name="plan.txt", content=BytesIO(SECRET.encode()), purpose="user_data"
+        ).public_id,
         "lower_id": LowerLimits.objects.create(tenant=team.tenant, output_tokens=100).pk,
     }
     wanted = {name for operation in OPERATIONS for name in operation.ids}

@@ -9,6 +9,7 @@ from chatapp.api.product import (
     audit,
     conversations,
     data,
+    files,
     invitations,
     keys,
     limits,
@@ -23,6 +24,7 @@ from chatapp.api.product.base import api
 
 api.add_router("", team.router)
 api.add_router("", conversations.router)
+api.add_router("", files.router)
 api.add_router("", members.router)
 api.add_router("", invitations.router)
 api.add_router("", audit.router)

@@ -69,6 +69,19 @@ class Answer(Schema):
     error: Problem | None = None
 
 
+class AttachedFile(Schema):
+    """Of …/files/{id}. `tokens`: what it takes in a prompt."""
+
+    id: str
+    name: str
+    bytes: int
+    created_at: datetime
+    state: Literal["queued", "running", "ready", "failed"]
+    kind: str | None
+    pages: int | None
+    tokens: int | None
+
+
 class Message(Answer):
     """A question has none of the fields of an answer but null. `text` of an answer that runs is empty here."""
 
@@ -77,6 +90,7 @@ class Message(Answer):
     role: Literal["user", "assistant"]
     text: str
     created_at: datetime
+    files: list[AttachedFile] = []
 
 
 class Answerer(Schema):
@@ -109,12 +123,14 @@ class Filters(Schema):
 
 
 class Question(Schema):
-    """`parent_id`: the message that it follows; the newest without one. `params`: temperature and the like."""
+    """`parent_id`: the message that it follows; the newest without one. `params`: temperature and the like. `file_ids`:
+    files whose texts come first."""
 
     text: str
     parent_id: UUID | None = None
     model: str | None = None
     params: dict[str, Any] = {}
+    file_ids: list[str] = []
 
 
 class FirstQuestion(Schema):
@@ -124,6 +140,7 @@ class FirstQuestion(Schema):
     assistant_id: UUID | None = None
     model: str | None = None
     params: dict[str, Any] = {}
+    file_ids: list[str] = []
 
 
 class Asked(Schema):
