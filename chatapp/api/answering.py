@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -102,8 +102,8 @@ async def _renew(generation_id: str) -> None:
 def stop_soon(generation_id: str) -> None:
     """Cancel a stateless generation whose caller has gone, also from a task that is being cancelled itself.
 
-    Nothing happens while someone else here holds it. Should it not get through, the lease ends some seconds later and
-    has the same effect.
+    Nothing happens while someone else holds it, here or in another process. Should it not get through, the lease ends
+    some seconds later and has the same effect.
     """
     if generation_id in _holders:
         return
@@ -112,8 +112,20 @@ def stop_soon(generation_id: str) -> None:
     task.add_done_callback(_background.discard)
 
 
+async def share(generations: Iterable[Generation]) -> None:
+    """Before following what a repeated request began: its first caller may be another process's."""
+    for generation in generations:
+        if generation.repeated and str(generation.pk) not in _holders:
+            await lease.share(str(generation.pk))
+
+
+def _stop_unless_shared(generation_id: str) -> None:
+    if not lease.is_shared(generation_id):
+        cancel.cancel(generation_id)
+
+
 async def _stop(generation_id: str) -> None:
     try:
-        await asyncio.to_thread(cancel.cancel, generation_id)
+        await asyncio.to_thread(_stop_unless_shared, generation_id)
     except redis.exceptions.RedisError as error:
         log.warning("generation.not_stopped", generation=generation_id, error=type(error).__name__)

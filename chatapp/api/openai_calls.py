@@ -19,6 +19,7 @@ from django.http.response import HttpResponseBase
 
 from chatapp import scope
 from chatapp.api import openai_types as wire
+from chatapp.api.answering import share
 from chatapp.api.calls import Call, cancelled
 from chatapp.api.http import answer, error_body
 from chatapp.api.responses import problem
@@ -113,6 +114,7 @@ class Calls:
 async def answered(
     access: Access, generations: Sequence[Generation], teller: Teller, *, stream: bool
 ) -> HttpResponseBase:
+    await share(generations)
     calls = Calls(access, generations)
     return await (_streamed(calls, teller) if stream else _whole(calls, teller))
 

@@ -130,6 +130,8 @@ class Generation(TenantOwned):
     last_seq = models.IntegerField(default=0)
     # How the asker's rates stood when it was accepted (chatapp.limits); not stored.
     standings: tuple[Standing, ...] | None = None
+    # An earlier request with the same idempotency key began it; not stored.
+    repeated = False
 
     class Meta:
         indexes = [

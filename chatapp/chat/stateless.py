@@ -293,4 +293,7 @@ def _known_all(access: Access, keys: Sequence[str | None], digest: str) -> list[
     if first is None:
         return None
     others = [known(access, key, digest) for key in keys[1:]]
-    return [first, *(other for other in others if other is not None)]
+    found = [first, *(other for other in others if other is not None)]
+    for one in found:
+        one.repeated = True
+    return found

@@ -12,3 +12,17 @@ async def renew(generation_id: str) -> str:
     """Renew it for another protocol.LEASE_S seconds; returns the generation's state, or `unknown`."""
     reply = await connection.call_async(protocol.renew(generation_id))
     return str(reply.decode())
+
+
+def _shared_key(generation_id: str) -> str:
+    return f"octavo:shared:{generation_id}"
+
+
+async def share(generation_id: str) -> None:
+    """Another process follows it for a caller of its own: whoever leaves first must not stop it for the other."""
+    await connection.async_redis().set(_shared_key(generation_id), b"1", ex=protocol.LOG_TTL_S)
+
+
+def is_shared(generation_id: str) -> bool:
+    """Then only the lease ends it, some seconds behind the last of its callers."""
+    return bool(connection.sync_redis().exists(_shared_key(generation_id)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import Any
 
 import httpx2
@@ -12,6 +13,7 @@ import pydantic
 import pytest
 from asgiref.sync import sync_to_async
 
+from chatapp.api import answering
 from chatapp.chat.models import Generation
 from engine import protocol
 from engine.protocol import Finished, Logprob, Part, TokenLogprob, ToolCallPart, Usage
@@ -337,6 +339,26 @@ async def test_a_repeated_idempotency_key_gets_the_answer_that_was_begun(
     assert first.text == second.text == third.text
     other = await http.post("/v1/chat/completions", json={**body, "n": 2}, headers=headers)
     assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_mismatch")
+
+
+async def test_a_caller_that_leaves_does_not_stop_an_answer_that_another_process_follows(
+    http: httpx2.AsyncClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, headers = {"messages": HELLO}, {"Idempotency-Key": "k3"}
+    first = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=headers))
+    taken = await engine.take()
+    await until(lambda: taken.id in answering._holders)
+    monkeypatch.setattr(answering, "_holders", Counter())  # as another process, which knows of no other caller
+    second = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=headers))
+    await until(lambda: taken.id in answering._holders)
+    first.cancel()
+    await asyncio.wait([first])
+    await until(lambda: not answering._background)
+    assert engine.worker.redis.hget(protocol.request_key(taken.id), "cancel") != b"1"
+    engine.tell(taken, protocol.Started(seq=0, prompt_tokens=1, cached_tokens=0))
+    engine.tell(taken, protocol.Delta(seq=1, parts=[Part(text="Still here", token_ids=[1])]))
+    engine.worker.end(taken, Finished(seq=2, finish_reason="stop"))
+    assert (await second).json()["choices"][0]["message"]["content"] == "Still here"
 
 
 async def test_a_repeated_key_begins_anew_where_the_first_call_has_no_answer(

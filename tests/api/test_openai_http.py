@@ -94,8 +94,8 @@ def test_the_parameters_reach_the_engine(client: openai.OpenAI) -> None:
         ({"messages": CAPITAL, "max_tokens": 0}, 400, "max_tokens"),
         ({"messages": CAPITAL, "max_tokens": 10**9}, 400, "max_tokens"),
         ({"messages": CAPITAL, "stop": [""]}, 400, "stop"),
-        ({"messages": CAPITAL, "n": 2}, 400, "n"),
-        ({"messages": CAPITAL, "tools": [{"type": "function"}]}, 400, "tools"),
+        ({"messages": CAPITAL, "n": 129}, 400, "n"),
+        ({"messages": CAPITAL, "tools": [{"type": "function"}]}, 400, "tools[0].function"),
         ({"messages": CAPITAL, "model": "gpt-17"}, 404, "model"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The product's API under schemathesis: what its own document allows, and forbids, is answered without a 500.
+"""The APIs under schemathesis: what their own documents allow, and forbid, is answered without a 500.
 
 The calls go straight into Django, so an exception shows its own traceback. Addresses carry the caller's team, and ids
 that exist as often as ids that do not: else everything would end at "no such team".
@@ -6,6 +6,7 @@ that exist as often as ids that do not: else everything would end at "no such te
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from typing import Any
@@ -20,12 +21,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
+from chatapp.api import documents
 from chatapp.api.product import api
 from chatapp.chat import services
 from chatapp.owned import TenantOwned
-from tests.chat.conftest import Team, server, strangers, team
+from engine import protocol
+from tests.api.inprocess import Engine, http_client
+from tests.chat.conftest import ScriptedWorker, Team, server, strangers, team, worker
 
-__all__ = ["server", "strangers", "team"]
+__all__ = ["server", "strangers", "team", "worker"]
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -121,3 +125,69 @@ def test_every_operation_of_the_document_asks_who_calls() -> None:
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             assert operation.get("security"), f"{method} {path} is open to everybody"
+
+
+# --- /v1 ----------------------------------------------------------------------------------------------------------
+
+V1_EXAMPLES = 40
+
+
+def v1_operations() -> list[Any]:
+    found = schemathesis.openapi.from_dict(json.loads(json.dumps(documents.document()))).get_all_operations()
+    return [pytest.param(result.ok(), id=result.ok().label) for result in found]
+
+
+async def _serve(engine: Engine) -> None:
+    """A word to whatever reaches the engine."""
+    while True:
+        taken = await engine.take()
+        wanted = protocol.decode_request(taken.payload).params.n
+        parts = [protocol.Part(index=index, text="a", token_ids=[1], finish_reason="stop") for index in range(wanted)]
+        started = protocol.Started(seq=0, prompt_tokens=1, cached_tokens=0)
+        engine.tell(taken, started, protocol.Delta(seq=1, parts=parts))
+        engine.worker.end(taken, protocol.Finished(seq=2, finish_reason="stop"))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("operation", v1_operations())
+def test_no_call_of_v1_ends_in_a_500_and_answers_are_what_its_document_says(
+    transactional_db: None, team: Team, worker: ScriptedWorker, operation: Any
+) -> None:
+    """Through the whole ASGI application, streams included, with an engine that answers in a word."""
+    engine = Engine(worker)
+    cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in GenerationMode))
+
+    async def ask(prepared: Any, secret: str) -> Any:
+        headers = {
+            name: value if isinstance(value, str) else value.decode("latin-1")
+            for name, value in prepared.headers.items()
+            if name.lower() not in ("authorization", "content-length", "host", "cookie")
+        }
+        body = prepared.body or b""
+        content = body if isinstance(body, bytes) else str(body).encode("utf-8", "surrogatepass")
+        serving = asyncio.create_task(_serve(engine))
+        async with http_client(secret) as client:
+            url = prepared.url.removeprefix("http://testserver")
+            reply = await asyncio.wait_for(client.request(prepared.method, url, content=content, headers=headers), 20)
+        serving.cancel()
+        return reply
+
+    @settings(
+        max_examples=V1_EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases)
+    def run(case: Any) -> None:
+        prepared = requests.Request(**case.as_transport_kwargs(base_url="http://testserver")).prepare()
+        with asyncio.Runner() as runner:
+            reply = runner.run(ask(prepared, team.secret))
+        assert reply.status_code < 500, (prepared.method, prepared.url, prepared.body)
+        described = operation.definition.raw["responses"]
+        assert str(reply.status_code) in described or reply.status_code == 405, (prepared.url, reply.text)
+        if reply.status_code >= 400:
+            assert set(reply.json()["error"]) == {"message", "type", "param", "code"}, reply.text
+
+    run()
