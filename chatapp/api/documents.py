@@ -23,12 +23,12 @@ from chatapp.api.operations import Operation
 MODULES = (
     "chatapp.api.openai_chat",
     "chatapp.api.openai_completions",
+    "chatapp.api.openai_responses",
     "chatapp.api.openai_models",
     "chatapp.api.openai_files",
 )
 VERSION = "1.0.0"
 REF = "#/components/schemas/{name}"
-REMEMBER_S = 300
 
 ABOUT = """\
 The HTTP API for programs, in the shapes of OpenAI's: its clients work unchanged, with this address as their base URL
@@ -212,6 +212,5 @@ async def openapi(request: HttpRequest) -> HttpResponse:
     else:
         response = HttpResponse(wire.encode(document()), content_type="application/json")
         response["Access-Control-Allow-Origin"] = "*"
-        response["Cache-Control"] = f"public, max-age={REMEMBER_S}"
     response["x-request-id"] = request.request_id  # type: ignore[attr-defined]
     return response

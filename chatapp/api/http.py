@@ -113,6 +113,7 @@ def with_key(*methods: str) -> Callable[[View], Any]:
             allow(request, response)
             return response
 
+        wrapped.methods = methods  # type: ignore[attr-defined]  # for the test that holds the document to them
         return wrapped
 
     return decorate

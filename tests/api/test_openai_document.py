@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import httpx2
@@ -12,7 +13,8 @@ import pytest
 from django.urls import Resolver404, resolve
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from chatapp.api import documents, openai_chat_types, openai_completions_types
+from chatapp.api import documents, openai_chat_types, openai_completions_types, urls
+from chatapp.api import openai as openai_views
 from chatapp.api.openai import UNSERVED
 from engine.protocol import Part
 from tests.api.inprocess import Engine, client, engine, http, http_client, make, team
@@ -46,6 +48,18 @@ async def test_the_document_is_openapi_and_every_address_in_it_is_there(document
             assert ("requestBody" in operation) == ("413" in operation["responses"]) or operation["parameters"]
     with pytest.raises(Resolver404):
         resolve("/v2/chat/completions")
+
+
+def test_every_address_of_v1_and_every_method_of_it_is_in_the_document() -> None:
+    described = documents.document()["paths"]
+    for pattern in urls.urlpatterns:
+        path = "/" + str(pattern.pattern)
+        if not path.startswith("/v1/") or pattern.callback is openai_views.unknown or path == "/v1/openapi.json":
+            continue
+        shape = re.sub(r"<[^>]*>", "*", path)
+        found = [methods for name, methods in described.items() if re.sub(r"{[^}]*}", "*", name) == shape]
+        assert found, f"{path}: list its operations, and its module in documents.MODULES"
+        assert {method.upper() for method in found[0]} == set(pattern.callback.methods), path
 
 
 async def test_the_document_describes_what_is_parsed_and_how_streams_and_errors_look(document: dict[str, Any]) -> None:
