@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import redis.exceptions
 import structlog
@@ -25,8 +26,6 @@ Result = TypeVar("Result")
 
 # Calls that nobody waits for must be held on to, or they may be collected before they have run.
 _background: set[asyncio.Future[Any]] = set()
-# How many callers of this process hold each stateless generation: a retry may take over what its first call began.
-_holders: Counter[str] = Counter()
 
 
 async def in_thread(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
@@ -71,32 +70,58 @@ def _stop_unseen(starting: asyncio.Future[list[Generation]]) -> None:
             stop_soon(str(generation.pk))
 
 
+class _Renewals:
+    """The leases that an event loop holds, renewed together: a thousand renewals of their own would be a thousand waits
+    for a connection, and come late when they matter."""
+
+    def __init__(self) -> None:
+        # How many callers hold each generation: a retry may take over what its first call began.
+        self.holders: Counter[str] = Counter()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, generation_id: str) -> None:
+        self.holders[generation_id] += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._renew())
+
+    def remove(self, generation_id: str) -> None:
+        self.holders[generation_id] -= 1
+        if self.holders[generation_id] <= 0:
+            del self.holders[generation_id]
+        if not self.holders and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(lease.RENEW_EVERY_S)
+            with suppress(redis.exceptions.RedisError):  # the next one may get through in time
+                await lease.renew(list(self.holders))
+
+
+_renewals: WeakKeyDictionary[asyncio.AbstractEventLoop, _Renewals] = WeakKeyDictionary()
+
+
+def _held() -> _Renewals:
+    return _renewals.setdefault(asyncio.get_running_loop(), _Renewals())
+
+
 class Lease:
     """A caller's hold on a stateless generation: renewed until `end`; whoever ends the last one may stop it."""
 
     def __init__(self, generation_id: str) -> None:
         self._id = generation_id
-        self._task: asyncio.Task[None] | None = asyncio.create_task(_renew(generation_id))
-        _holders[generation_id] += 1
+        self._ended = False
+        _held().add(generation_id)
 
     def end(self, *, stop: bool) -> None:
         """Safe to repeat. `stop`: its caller has gone before the answer's end."""
-        if self._task is None:
+        if self._ended:
             return
-        self._task.cancel()
-        self._task = None
-        _holders[self._id] -= 1
-        if _holders[self._id] <= 0:
-            del _holders[self._id]
+        self._ended = True
+        _held().remove(self._id)
         if stop:
             stop_soon(self._id)
-
-
-async def _renew(generation_id: str) -> None:
-    while True:
-        await asyncio.sleep(lease.RENEW_EVERY_S)
-        with suppress(redis.exceptions.RedisError):  # the next one may get through in time
-            await lease.renew(generation_id)
 
 
 def stop_soon(generation_id: str) -> None:
@@ -105,7 +130,7 @@ def stop_soon(generation_id: str) -> None:
     Nothing happens while someone else holds it, here or in another process. Should it not get through, the lease ends
     some seconds later and has the same effect.
     """
-    if generation_id in _holders:
+    if generation_id in _held().holders:
         return
     task = asyncio.create_task(_stop(generation_id))
     _background.add(task)

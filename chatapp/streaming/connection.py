@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -134,14 +135,29 @@ def call(call: protocol.Call) -> Any:
 
 
 async def call_async(call: protocol.Call) -> Any:
+    return (await calls_async([call]))[0]
+
+
+async def calls_async(calls: Sequence[protocol.Call]) -> list[Any]:
+    """Several calls in one round trip. Raises the first error among them; the others have been made."""
     client, url = async_redis(), settings.REDIS_URL
     if url not in _loaded:
         await load_library_async(client)
         _loaded.add(url)
     try:
-        return await client.fcall(*call)
+        return await _all(client, calls)
     except redis.exceptions.ResponseError as error:
         if not _is_missing(error):
             raise
     await load_library_async(client)
-    return await client.fcall(*call)
+    return await _all(client, calls)
+
+
+async def _all(client: Redis, calls: Sequence[protocol.Call]) -> list[Any]:
+    if len(calls) == 1:
+        return [await client.fcall(*calls[0])]
+    pipe = client.pipeline(transaction=False)
+    for call in calls:
+        pipe.fcall(*call)
+    replies: list[Any] = await pipe.execute()
+    return replies

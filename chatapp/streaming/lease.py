@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chatapp.streaming import connection
 from engine import protocol
 
 RENEW_EVERY_S = 2.0
+TOGETHER = 256  # in one round trip: Redis is kept busy for some milliseconds with so many
 
 
-async def renew(generation_id: str) -> str:
-    """Renew it for another protocol.LEASE_S seconds; returns the generation's state, or `unknown`."""
-    reply = await connection.call_async(protocol.renew(generation_id))
-    return str(reply.decode())
+async def renew(generation_ids: Sequence[str]) -> None:
+    """Renew them for another protocol.LEASE_S seconds each; those that have ended or are unknown are left alone."""
+    for at in range(0, len(generation_ids), TOGETHER):
+        await connection.calls_async([protocol.renew(key) for key in generation_ids[at : at + TOGETHER]])
 
 
 def _shared_key(generation_id: str) -> str:
