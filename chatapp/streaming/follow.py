@@ -31,6 +31,7 @@ LOGS_PER_READER = 256
 QUEUE = 512  # events a subscriber may lag behind its reader before it reads the log instead
 PAGE = 256
 WAKE_TTL_S = 60
+BLOCK_MS = int(connection.BLOCK_S * 1000)
 HOLE_AFTER_S = 2.0  # what a worker needs to send again what Redis lost
 GIVE_UP_AFTER_S = 30.0
 
@@ -45,12 +46,18 @@ class LogGone(Exception):
     """There is no log of this generation: it was never queued, or its log has expired and the database has the text."""
 
 
+def _item(entry_id: bytes, event: bytes) -> Item:
+    attempt, _, number = entry_id.partition(b"-")
+    return (int(attempt), int(number)), protocol.decode_event(event)
+
+
 def _parse(entries: list[Any]) -> list[Item]:
-    items = []
-    for entry_id, fields in entries:
-        attempt, _, number = entry_id.partition(b"-")
-        items.append(((int(attempt), int(number)), protocol.decode_event(fields[b"event"])))
-    return items
+    return [_item(entry_id, fields[b"event"]) for entry_id, fields in entries]
+
+
+def _as_it_comes(reply: Any, **options: Any) -> Any:
+    """A reply of XREAD: [[key, [[id, [field, value, …]], …]], …]. redis-py would make dictionaries of it."""
+    return reply
 
 
 def _format(position: Position) -> str:
@@ -96,8 +103,12 @@ class _Subscription:
 
 
 class _Log:
-    def __init__(self, position: Position) -> None:
+    __slots__ = ("key", "position", "reached", "subscriptions")
+
+    def __init__(self, generation_id: str, position: Position) -> None:
+        self.key = protocol.generation_key(generation_id).encode()
         self.position = position
+        self.reached: str | bytes = _format(position)  # the same, as Redis has it
         self.subscriptions: set[_Subscription] = set()
 
 
@@ -106,9 +117,10 @@ class _Reader:
 
     def __init__(self, name: str, on_idle: Callable[[_Reader], None]) -> None:
         self._on_idle = on_idle
-        self._wake_key = protocol.wake_key(name)
-        self._wake_id = "0-0"
+        self._wake_key = protocol.wake_key(name).encode()
+        self._wake_id = b"0-0"
         self.logs: dict[str, _Log] = {}
+        self._by_key: dict[bytes, _Log] = {}
         self._waiting = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._start(self._run())
@@ -122,7 +134,8 @@ class _Reader:
         """Bring it all that comes behind `position`, which its subscriber has reached."""
         known = self.logs.get(subscription.generation_id)
         if known is None:
-            known = self.logs[subscription.generation_id] = _Log(position)
+            known = self.logs[subscription.generation_id] = _Log(subscription.generation_id, position)
+            self._by_key[known.key] = known
             if self._waiting:
                 self._waiting = False  # one wake-up is enough for all that come before it arrives
                 self._start(self._wake())
@@ -136,6 +149,7 @@ class _Reader:
             known.subscriptions.discard(subscription)
             if not known.subscriptions:
                 del self.logs[subscription.generation_id]
+                del self._by_key[known.key]
 
     async def _wake(self) -> None:
         try:
@@ -148,6 +162,7 @@ class _Reader:
 
     async def _run(self) -> None:
         client = connection.async_blocking_redis()
+        client.set_response_callback("XREAD", _as_it_comes)
         try:
             while True:
                 try:
@@ -169,23 +184,28 @@ class _Reader:
             await client.aclose()
 
     async def _read(self, client: connection.Redis) -> bool:
-        streams = {self._wake_key: self._wake_id}
-        for generation_id, known in self.logs.items():
-            streams[protocol.generation_key(generation_id)] = _format(known.position)
+        keys = [self._wake_key, *self._by_key]
+        reached: list[str | bytes] = [self._wake_id, *(known.reached for known in self._by_key.values())]
         self._waiting = True
-        reply = await client.xread(streams, count=PAGE, block=int(connection.BLOCK_S * 1000))
+        reply = await client.execute_command("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", *keys, *reached)
         self._waiting = False
         for key, entries in reply or ():
-            name = key.decode()
-            if name == self._wake_key:
-                self._wake_id = entries[-1][0].decode()
-                continue
-            followed = self.logs.get(name.removeprefix(protocol.generation_key("")))
-            if followed and (items := [item for item in _parse(entries) if item[0] > followed.position]):
-                followed.position = items[-1][0]
-                for subscription in followed.subscriptions:
-                    subscription.push(items)
+            followed = self._by_key.get(key)
+            if followed is not None:
+                self._bring(followed, entries)
+            elif key == self._wake_key:
+                self._wake_id = entries[-1][0]
         return bool(reply)
+
+    def _bring(self, followed: _Log, entries: list[Any]) -> None:
+        """Hand on what is new; it may have been asked for before this log's place was another one."""
+        items = [_item(entry_id, fields[1]) for entry_id, fields in entries]
+        if items[0][0] <= followed.position:
+            items = [item for item in items if item[0] > followed.position]
+        if items:
+            followed.position, followed.reached = items[-1][0], entries[-1][0]
+            for subscription in followed.subscriptions:
+                subscription.push(items)
 
     async def _reconnect(self, client: connection.Redis) -> None:
         while True:
