@@ -22,6 +22,8 @@ from autobahn.exception import Disconnected
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer  # type: ignore[import-untyped]
 
+from chatapp.api.direct import writer
+
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
@@ -45,7 +47,8 @@ class Pace:
         transport.registerProducer(self, True)
 
     async def wait(self) -> None:
-        await self._may_go_on.wait()
+        if not self._may_go_on.is_set():
+            await self._may_go_on.wait()
 
     # IPushProducer: names are Twisted's.
 
@@ -67,8 +70,14 @@ def paced(application: Application) -> Application:
             await application(scope, receive, send)
             return
         pace = Pace()
+        write: Callable[[str], bool] | None = None
 
         async def send_and_wait(message: Message) -> None:
+            nonlocal write
+            text = message.get("text") if message["type"] == "websocket.send" else None
+            if write is not None and text and write(text):
+                await pace.wait()
+                return
             if message.get("code") in SERVER_CODES and protocol.state != protocol.STATE_CONNECTING:
                 protocol.sendCloseFrame(code=message["code"])
                 return
@@ -76,6 +85,7 @@ def paced(application: Application) -> Application:
                 await send(message)
             if message["type"] == "websocket.accept":
                 pace.start(protocol.transport)
+                write = writer(protocol)
             elif message["type"] == "websocket.send":
                 await pace.wait()
 
