@@ -27,6 +27,7 @@ PART_S = 300.0
 RANDOM_SCALE = 1 / 64  # of nano-vllm's requests: four, since transformers takes its time
 SERVED = ["octavo", "llama-server", "transformers"]
 SECTIONS = ["steps", "chats", "prefix", "random"]  # of bench.engine
+TRANSPORT = "transport"
 OTHERS = ["scheduler", "fairness", "quality"]
 PEERS: dict[str, Callable[[], Column]] = {
     "llama-server": serve.llama_column,
@@ -56,6 +57,16 @@ def in_process(results: Results, section: str) -> None:
         results.sections |= json.loads(found.read_text())
 
 
+def carried(results: Results) -> None:
+    """Tokens to sockets, in the short form; its table is printed there."""
+    with tempfile.TemporaryDirectory(prefix="octavo-bench-") as folder:
+        found = Path(folder) / "figures.json"
+        try:
+            run_module("bench.transport", "--json", str(found), timeout_s=PART_S)
+        finally:
+            results.carried |= json.loads(found.read_text()) if found.exists() else {}
+
+
 def part(name: str, run: Callable[[], None]) -> bool:
     """Whether it went well."""
     print(f"\n== {name} ==", flush=True)
@@ -71,23 +82,27 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", action="append", choices=[*SERVED, *SECTIONS, *OTHERS], help="may be repeated")
+    parser.add_argument(
+        "--only", action="append", choices=[*SERVED, TRANSPORT, *SECTIONS, *OTHERS], help="may be repeated"
+    )
     parser.add_argument("--log", action="store_true", help="put what was found into docs/LOG.md")
     args = parser.parse_args(argv)
-    parts = args.only or [*SERVED, *SECTIONS, *OTHERS]
+    parts = args.only or every
     started = time.monotonic()
     results = Results()
     served(results, parts)
     # A peer that is absent is no failure, unless it was asked for by name.
     needed = args.only or [serve.OURS]
     well = all(column.figures for column in results.columns if column.name in needed or column.name == serve.OURS)
+    if TRANSPORT in parts:
+        well &= part(TRANSPORT, lambda: carried(results))
     for name in SECTIONS:
         if name in parts:
             well &= part(name, lambda name=name: in_process(results, name))  # type: ignore[misc]
     for name in OTHERS:
         if name in parts:
             well &= part(name, lambda name=name: run_module(f"bench.{name}", timeout_s=PART_S))  # type: ignore[misc]
-    if results.columns or results.sections:
+    if results.columns or results.sections or results.carried:
         print("\n" + aligned(verdicts(results)))
         print(textwrap.fill(unmeasured(results) or "", 120, subsequent_indent="  "))
     print(f"\n{time.monotonic() - started:.0f} s in all.")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.servers import cores
-from bench.table import LEGEND, by_dtype, compare, markdown, notes
+from bench.table import LEGEND, by_dtype, by_load, compare, markdown, notes
 from bench.targets import Results, cpu_line, unmeasured, verdicts
 from ops.setup import ROOT
 
@@ -73,6 +73,8 @@ def entry(results: Results, *, day: datetime.date, commit: str, machine: str, co
         parts += [markdown(compare(results.columns)), *map(paragraph, [LEGEND, *notes(results.columns)])]
     if results.cpu:
         parts.append(paragraph(cpu_line(results.cpu)))
+    if results.carried:
+        parts.append(markdown(by_load(results.carried)))
     for title, section in results.sections.items():
         parts.append(markdown(by_dtype(title, section["columns"], section["rows"])))
     parts.append(markdown(verdicts(results)))

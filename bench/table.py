@@ -52,6 +52,15 @@ ROWS = [
     Row("one user: ITL p95, ms", "less", 1),
 ]
 
+WHOLE = (
+    "tokens written",
+    "tokens that came",
+    "answers at fault",
+    "tokens a second",
+    "frames a second",
+    "late steps",
+    "web, MiB before",
+)
 LOAD_NAMES = {
     "output tok/s": "output, tok/s",
     "cached share of them": "cached share",
@@ -103,6 +112,16 @@ def by_dtype(title: str, columns: Sequence[str], rows: dict[str, list[float]]) -
     for name, values in rows.items():
         over = [values[0] / values[-1]] if several else []
         grid.append([name, *(f"{value:,.2f}" for value in [*values, *over])])
+    return grid
+
+
+def by_load(loads: dict[str, dict[str, float]]) -> Grid:
+    """bench.transport's table: a column a load. Counts are whole, what is measured has two digits."""
+    grid = [["tokens to clients", *loads]]
+    for name in dict.fromkeys(name for figures in loads.values() for name in figures):
+        values = [figures.get(name, float("nan")) for figures in loads.values()]
+        digits = 0 if name in WHOLE else 2
+        grid.append([name, *("-" if value != value else f"{value:,.{digits}f}" for value in values)])
     return grid
 
 

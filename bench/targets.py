@@ -16,11 +16,13 @@ BESIDE_THE_ENGINE = ("web", "recorder", "redis")
 
 @dataclass
 class Results:
-    """`cpu`: each program's share; `sections`: {section: {"columns": [dtype], "rows": {name: [a figure a dtype]}}}."""
+    """`cpu`: each program's share; `sections`: {section: {"columns": [dtype], "rows": {name: [a figure a dtype]}}};
+    `carried`: what bench.transport found, {load: {figure's name: figure}}."""
 
     columns: list[Column] = field(default_factory=list)
     cpu: dict[str, float] = field(default_factory=dict)
     sections: dict[str, dict] = field(default_factory=dict)
+    carried: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def served(self, row: str, column: str = OURS) -> float | None:
         return next((c.figures.get(row) for c in self.columns if c.name == column), None)
@@ -32,6 +34,9 @@ class Results:
         """Of the first dtype, which is the one that the product takes."""
         values = self.sections.get(section, {}).get("rows", {}).get(row)
         return values[0] if values else None
+
+    def transport(self, load: str, figure: str) -> float | None:
+        return self.carried.get(load, {}).get(figure)
 
     def beside_the_engine(self) -> float | None:
         return sum(self.cpu.get(name, 0.0) for name in BESIDE_THE_ENGINE) if self.cpu else None
@@ -79,6 +84,24 @@ GOALS = [
     Goal("16 users: ITL p50, ms", lambda r: r.served("16 users: ITL p50, ms"), 35),
     Goal("one user: ITL p50, ms", lambda r: r.served("one user: ITL p50, ms"), 7.5),
     Goal("web, recorder and Redis, share of CPU time", Results.beside_the_engine, 0.15, form=".1%"),
+    Goal(
+        "300 sockets at 20 tok/s: write to client p99, ms",
+        lambda r: r.transport("300 websocket", "write to client p99, ms"),
+        250,
+    ),
+    # One a step, and a heartbeat and a look for work a second: 1.1 at 20 steps a second.
+    Goal(
+        "300 sockets at 20 tok/s: pipelines a step, heartbeats included",
+        lambda r: r.transport("300 websocket", "pipelines a step"),
+        1.15,
+        form=".2f",
+    ),
+    Goal(
+        "1,000 sockets at 20 tok/s: answers at fault",
+        lambda r: r.transport("1,000 websocket", "answers at fault"),
+        0,
+        form=".0f",
+    ),
     Goal(
         "prefill, tok/s",
         lambda r: r.in_process("steps", "prefill of 1,024 tokens, tok/s"),

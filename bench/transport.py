@@ -2,7 +2,7 @@
 
     python -m bench.transport --sockets 300 --seconds 30                 # the target's load
     python -m bench.transport --sockets 1000 --seconds 30 --way ws --way groups
-    python -m bench.transport                                            # a short form of all of it, as `make bench`
+    python -m bench.transport                                            # the short form, as part of `make bench`
 
 `--way`: ws, sockets of /ws/v1; sse, streamed chat completions; groups, the customary design (bench.groups) for
 comparison. Every answer runs at `--rate` tokens a second, all in step, while clients in processes of their own on the
@@ -34,14 +34,13 @@ import psutil
 
 from bench.children import ChildError, answers, environment, family, heed_signals, started, wait_until
 from bench.servers import cores, free_port
-from bench.table import aligned
+from bench.table import aligned, by_load
 from ops.run import DEMO_SETTINGS, die_with_make
 from ops.setup import ROOT
 
 START_S = 60.0
 RAMP_S = 180.0  # to open all sockets, and for all answers to start
 MODEL = "bench"
-P99_MS = 250.0
 WAYS = {"ws": "websocket", "sse": "HTTP, SSE", "groups": "channel layer"}
 
 
@@ -271,16 +270,6 @@ def measure(load: Load) -> tuple[dict[str, float], list[str]]:
     return figures, sorted({fault for answer in answers for fault in faults_of(answer, engine["said"])})
 
 
-def table(columns: dict[str, dict[str, float]]) -> list[list[str]]:
-    names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
-    grid = [["", *columns]]
-    for name in names:
-        values = [figures.get(name, float("nan")) for figures in columns.values()]
-        digits = 0 if name.startswith(("tokens ", "answers", "frames", "late", "web")) and "frame" not in name else 2
-        grid.append([name, *("-" if value != value else f"{value:,.{digits}f}" for value in values)])
-    return grid
-
-
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.transport", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -298,8 +287,8 @@ def main(argv: list[str]) -> int:
     faulty = False
     for sockets in args.sockets or [300, 1000]:
         for way in args.way or WAYS:
-            if way == "sse" and not args.way and sockets > 300:
-                continue
+            if not args.way and way != "ws" and sockets > 300:
+                continue  # the short form
             clients = args.clients or -(-sockets // 500)
             load = Load(sockets, args.seconds, way, args.rate, args.webs, clients, args.drop)
             print(
@@ -316,7 +305,7 @@ def main(argv: list[str]) -> int:
                 print(f"  fault: {fault}", flush=True)
             faulty |= way != "groups" and bool(figures["answers at fault"])
     if columns:
-        print("\n" + aligned(table(columns)))
+        print("\n" + aligned(by_load(columns)))
     if args.json:
         args.json.write_text(json.dumps(columns))
     return 1 if faulty else 0

@@ -22,7 +22,10 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(" ".join([module, *arguments[:2]]))
         if module == "bench.scheduler":
             raise ChildError("bench.scheduler ended with status 1")
-        if "--json" in arguments:
+        if module == "bench.transport":
+            figures = {"300 websocket": {"write to client p99, ms": 50.0, "tokens a second": 6000.0}}
+            Path(arguments[1]).write_text(json.dumps(figures))
+        elif "--json" in arguments:
             section = arguments[arguments.index("--only") + 1]
             rows = {"prefill of 1,024 tokens, tok/s": [1800.0, 700.0]}
             table = {section: {"columns": ["low-bit", "bfloat16"], "rows": rows}}
@@ -53,7 +56,8 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(
     assert "scheduler failed: bench.scheduler ended with status 1" in said
     assert "transformers: failed: no room." in said
     assert "x 11.25" in said
-    assert [name.removeprefix("bench.engine --only ") for name in ran] == [
+    assert ran[0].startswith("bench.transport --json")
+    assert [name.removeprefix("bench.engine --only ") for name in ran[1:]] == [
         *program.SECTIONS,
         *(f"bench.{name}" for name in program.OTHERS),
     ]
@@ -77,6 +81,16 @@ def test_the_log_gets_the_table_and_the_command(ran: list[str], logged: Path) ->
     assert "`python -m bench --only octavo --only llama-server --only steps --log`" in said
     assert "| 16 users: output tok/s | 450.0 | 40.0 | x 11.25 |" in said
     assert "| prefill of 1,024 tokens, tok/s | 1,800.00 | 700.00 | 2.57 |" in said
+
+
+def test_what_carrying_tokens_costs_is_judged_and_logged(
+    ran: list[str], logged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(["--only", "transport", "--log"]) == 0
+    said = capsys.readouterr().out
+    assert any("write to client p99, ms" in line and line.endswith("met") for line in said.splitlines())
+    assert "| tokens to clients | 300 websocket |" in logged.read_text()
+    assert "| tokens a second | 6,000 |" in logged.read_text()
 
 
 def test_an_octavo_that_could_not_be_measured_is_a_failure(ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
