@@ -140,7 +140,7 @@ def stop_soon(generation_id: str) -> None:
 async def share(generations: Iterable[Generation]) -> None:
     """Before following what a repeated request began: its first caller may be another process's."""
     for generation in generations:
-        if generation.repeated and str(generation.pk) not in _holders:
+        if generation.repeated and str(generation.pk) not in _held().holders:
             await lease.share(str(generation.pk))
 
 
