@@ -1,0 +1,86 @@
+"""A client of Octavo's websocket API: `Octavo`, and for asyncio `AsyncOctavo`, with the same names.
+
+    from octavo_client import Octavo
+
+    with Octavo("https://chat.example.org", api_key="octv_…") as octavo:
+        for text in octavo.stream("Tell me a story.").texts():
+            print(text, end="", flush=True)
+
+Lost connections are made again, and answers go on where they were: no text is lost or comes twice.
+"""
+
+from octavo_client.aio import AsyncConversation, AsyncOctavo, AsyncStream
+from octavo_client.answer import Answer, Choice, ToolCall
+from octavo_client.call import Event
+from octavo_client.errors import (
+    AccessDenied,
+    AccessRevoked,
+    AnswerTimeout,
+    AuthenticationFailed,
+    ClientClosed,
+    ConnectionFailed,
+    OctavoError,
+    RequestRefused,
+    ResponseFailed,
+    ResponseLost,
+    SessionEnded,
+)
+from octavo_client.frames import (
+    Cancelled,
+    Completed,
+    Ended,
+    Failed,
+    Incomplete,
+    Limits,
+    Queued,
+    RateLimit,
+    SessionCreated,
+    Started,
+    TextDelta,
+    Timing,
+    ToolCallBegun,
+    ToolCallDelta,
+    Usage,
+)
+from octavo_client.sync import Conversation, Octavo, Stream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessDenied",
+    "AccessRevoked",
+    "Answer",
+    "AnswerTimeout",
+    "AsyncConversation",
+    "AsyncOctavo",
+    "AsyncStream",
+    "AuthenticationFailed",
+    "Cancelled",
+    "Choice",
+    "ClientClosed",
+    "Completed",
+    "ConnectionFailed",
+    "Conversation",
+    "Ended",
+    "Event",
+    "Failed",
+    "Incomplete",
+    "Limits",
+    "Octavo",
+    "OctavoError",
+    "Queued",
+    "RateLimit",
+    "RequestRefused",
+    "ResponseFailed",
+    "ResponseLost",
+    "SessionCreated",
+    "SessionEnded",
+    "Started",
+    "Stream",
+    "TextDelta",
+    "Timing",
+    "ToolCall",
+    "ToolCallBegun",
+    "ToolCallDelta",
+    "Usage",
+]
