@@ -98,7 +98,7 @@ class Cursor:
 
         `kind` tells the frames of one range apart. Raises Gap, Mismatch.
         """
-        if first == self._last + 1 and last >= first:
+        if first == self._last + 1 and last >= first and self._range is None:
             self._enter(first, last)
         elif (first, last) == self._range and kind not in self._said:
             pass  # another frame of the range that has begun
@@ -127,5 +127,5 @@ class Cursor:
 
     def end(self, seq: int) -> None:
         """An ending with this number has come. Raises Gap when something before it is missing."""
-        if seq > self._last + 1:
+        if seq > self._last + 1 or self._range is not None:
             raise Gap
