@@ -374,7 +374,7 @@ class AsyncStream:
 
     @property
     def position(self) -> int:
-        """The last event that has come: what `AsyncOctavo.resume` takes as `after`."""
+        """The last event that `answer` has: what `AsyncOctavo.resume` takes as `after`."""
         return self._call.cursor.last
 
     @property

@@ -246,7 +246,7 @@ class Stream:
 
     @property
     def position(self) -> int:
-        """The last event that has come: what `Octavo.resume` takes as `after`."""
+        """The last event that `answer` has: what `Octavo.resume` takes as `after`."""
         return self._stream.position
 
     def cancel(self) -> None:
