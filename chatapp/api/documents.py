@@ -26,6 +26,7 @@ MODULES = (
     "chatapp.api.openai_responses",
     "chatapp.api.openai_models",
     "chatapp.api.openai_files",
+    "chatapp.api.openai_batches",
 )
 VERSION = "1.0.0"
 REF = "#/components/schemas/{name}"

@@ -7,6 +7,7 @@ from django.urls import path
 from chatapp.api import (
     documents,
     openai,
+    openai_batches,
     openai_chat,
     openai_completions,
     openai_files,
@@ -23,6 +24,9 @@ urlpatterns = [
     path("v1/completions", openai_completions.completions),
     path("v1/models", openai_models.models),
     path("v1/models/<path:name>", openai_models.model),
+    path("v1/batches", openai_batches.batches),
+    path("v1/batches/<str:batch_id>", openai_batches.batch),
+    path("v1/batches/<str:batch_id>/cancel", openai_batches.cancel),
     path("v1/files", openai_files.files),
     path("v1/files/<str:file_id>", openai_files.file),
     path("v1/files/<str:file_id>/content", openai_files.content),

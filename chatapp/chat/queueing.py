@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -76,8 +76,10 @@ def release(generations: Sequence[Generation]) -> None:
     Generation.objects.filter(pk__in=[generation.pk for generation in generations]).update(idempotency_key=None)
 
 
-def new_generation(access: Access, model: str, idempotency_key: str | None, digest: str) -> Generation:
-    """A row that nobody has written yet."""
+def new_generation(
+    access: Access, model: str, idempotency_key: str | None, digest: str, deadline: datetime | None = None
+) -> Generation:
+    """A row that nobody has written yet. `deadline` None: as long as somebody waits for an answer."""
     return Generation(
         id=new_id(),
         tenant=access.tenant,
@@ -85,7 +87,7 @@ def new_generation(access: Access, model: str, idempotency_key: str | None, dige
         model=model,
         idempotency_key=idempotency_key,
         digest=digest,
-        deadline=timezone.now() + timedelta(seconds=settings.OCTAVO_ANSWER_TIMEOUT_S),
+        deadline=deadline or timezone.now() + timedelta(seconds=settings.OCTAVO_ANSWER_TIMEOUT_S),
     )
 
 

@@ -34,7 +34,7 @@ from chatapp.streaming.finished import Entry
 from chatapp.usage.models import Kind
 from chatapp.usage.services import Ended
 from chatapp.usage.services import record as record_usage
-from engine.protocol import AnyEvent, Terminal
+from engine.protocol import AnyEvent, Terminal, TokenLogprob
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +61,7 @@ class Answer:
     terminal: Terminal | None = None
     timing: dict[str, float] = field(default_factory=dict)
     choices: dict[int, Choice] = field(default_factory=dict)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 def rebuild(events: list[AnyEvent]) -> Answer:
@@ -75,6 +76,7 @@ def rebuild(events: list[AnyEvent]) -> Answer:
         terminal=end,
         timing=msgspec.to_builtins(end.timing) if end is not None and end.timing is not None else {},
         choices=found.choices,
+        prompt_logprobs=found.prompt_logprobs,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -78,6 +79,7 @@ def complete(
     idempotency_key: str | None = None,
     leased: bool = True,
     restart: bool = False,
+    deadline: datetime | None = None,
     within: Within | None = None,
 ) -> Generation:
     """A stateless answer to a list of messages (chatapp.chat.messages); or to a prompt that stands for itself, as text
@@ -90,8 +92,8 @@ def complete(
     It holds a lease: the caller's process renews it (chatapp.streaming.lease), or it is cancelled; unless `leased` is
     false. `cache_salt` narrows the sharing of KV blocks further; it never widens it. `restart`: a repeated idempotency
     key whose answer has ended without one (its caller went away, the engine stopped) begins it anew, and does not say
-    the same error again. `within` runs in the transaction that accepts it, after its row is written: for rows of those
-    who keep the answer. Raises as services.ask, and Forbidden.
+    the same error again. `deadline`: when it ends at the latest. `within` runs in the transaction that accepts it,
+    after its row is written: for rows of those who keep the answer. Raises as services.ask, and Forbidden.
     """
     access.require(Permission.CHAT)
     raw = text is not None or token_ids is not None
@@ -118,7 +120,7 @@ def complete(
     digest = digest_of(what, name, cache_salt, params, *given.digest, *extra)
     return _accept(
         access, asked, given, name, digest, params=params, box=box, cache_salt=cache_salt,
-        idempotency_key=idempotency_key, leased=leased, restart=restart, within=within,
+        idempotency_key=idempotency_key, leased=leased, restart=restart, deadline=deadline, within=within,
     )[0]  # fmt: skip
 
 
@@ -132,6 +134,7 @@ def complete_all(
     idempotency_key: str | None = None,
     leased: bool = True,
     restart: bool = False,
+    deadline: datetime | None = None,
     within: Within | None = None,
 ) -> list[Generation]:
     """An answer to each of several prompts that stand for themselves, accepted together or not at all. As `complete`.
@@ -148,7 +151,7 @@ def complete_all(
     digest = digest_of(["raw", *prompts], name, cache_salt, params)
     return _accept(
         access, asked, Instructions(()), name, digest, params=params, box=NO_TOOLS, cache_salt=cache_salt,
-        idempotency_key=idempotency_key, leased=leased, restart=restart, within=within,
+        idempotency_key=idempotency_key, leased=leased, restart=restart, deadline=deadline, within=within,
     )  # fmt: skip
 
 
@@ -204,6 +207,7 @@ def _accept(
     idempotency_key: str | None,
     leased: bool,
     restart: bool,
+    deadline: datetime | None,
     within: Within | None,
 ) -> list[Generation]:
     limits = limits_of(access)
@@ -234,7 +238,7 @@ def _accept(
     salt = _salt(access, given, cache_salt)
     pairs: list[tuple[Generation, protocol.Request]] = []
     for at, one in enumerate(asked):
-        generation = new_generation(access, model, keys[at], digest)
+        generation = new_generation(access, model, keys[at], digest, deadline)
         generation.prompt_version = given.version
         drawn = sampling
         if at and (params or {}).get("seed") is None:

@@ -13,6 +13,7 @@ from django.db import models
 
 from chatapp.accounts.models import User
 from chatapp.audit.models import AuditEntry, BreakGlass
+from chatapp.batches.models import Batch
 from chatapp.chat.models import Conversation, Generation, Message
 from chatapp.data.archive import Archive
 from chatapp.data.retention import retention_of
@@ -64,6 +65,7 @@ usage.csv             one answer a line: tokens, times, how it ended; no text
 usage_days.csv        what these add up to by day (UTC), also of days whose answers are not kept any more
 audit.csv             who did what, and from where
 readings.jsonl        when an operator had leave to read chats, and why
+batches.jsonl         one batch a line: its files, how it stands, how many requests; its files are files of their own
 webhooks.jsonl        one webhook a line, without its secrets: where to, for which events, whether it is on
 deliveries.jsonl      what was sent to webhooks within two weeks, with the answer's status
 sign_in.json          second factors, the team's own sign-in service without its secret, and mail domains
@@ -94,7 +96,8 @@ files a quote stands before what a spreadsheet would take for a formula. Times a
 def count_team() -> int:
     tables = (
         Conversation, Message, Membership, Invitation, SystemPrompt, PromptVersion, ApiKey, LowerLimits, Meter,
-        Generation, UsageDay, AuditEntry, BreakGlass, WebhookEndpoint, WebhookDelivery, StoredResponse,
+        Generation, UsageDay, AuditEntry, BreakGlass, WebhookEndpoint, WebhookDelivery,
+        Batch, StoredResponse,
     )  # fmt: skip
     return sum(model.objects.count() for model in tables)
 
@@ -119,6 +122,7 @@ def write_team(archive: Archive, tenant: Tenant) -> None:
     archive.table("usage_days.csv", DAYS, _columns(UsageDay.objects.defer("first_token", "between_tokens"), DAYS))
     archive.table("audit.csv", AUDIT, _columns(AuditEntry.objects, AUDIT))
     archive.lines("readings.jsonl", map(_reading, _pages(BreakGlass.objects)))
+    archive.lines("batches.jsonl", map(_batch, _pages(Batch.objects.select_related("key"))))
     archive.lines("webhooks.jsonl", map(_webhook, _pages(WebhookEndpoint.objects.select_related("created_by"))))
     archive.lines("deliveries.jsonl", map(_delivery, _pages(WebhookDelivery.objects)))
     archive.document("sign_in.json", _sign_in(tenant))
@@ -331,6 +335,25 @@ def _reading(row: BreakGlass) -> dict[str, Any]:
         "opened_at": row.opened_at,
         "expires_at": row.expires_at,
         "closed_at": row.closed_at,
+    }
+
+
+def _batch(row: Batch) -> dict[str, Any]:
+    return {
+        "id": row.public_id,
+        "key": str(row.key) if row.key else None,
+        "endpoint": row.endpoint,
+        "status": row.status,
+        "metadata": row.metadata,
+        "errors": row.errors,
+        "input_file": row.input_file,
+        "output_file": row.output_file,
+        "error_file": row.error_file,
+        "total": row.total,
+        "completed": row.completed,
+        "failed": row.failed,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
     }
 
 

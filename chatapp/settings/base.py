@@ -45,6 +45,8 @@ for _network in OCTAVO_WEBHOOK_ALLOW:
         raise ImproperlyConfigured(f"OCTAVO_WEBHOOK_ALLOW: {_network!r} is no network such as 10.0.0.0/8.") from None
 # Without TLS, for development: what is told could be read on its way.
 OCTAVO_WEBHOOK_PLAIN = os.environ.get("OCTAVO_WEBHOOK_PLAIN", "").lower() in ("1", "true", "yes")
+# Of batches: how many answers of a team may be under way at once, so that chats keep their speed.
+OCTAVO_BATCH_AT_ONCE = int(os.environ.get("OCTAVO_BATCH_AT_ONCE", "4"))
 OCTAVO_ANSWER_TIMEOUT_S = int(os.environ.get("OCTAVO_ANSWER_TIMEOUT_S", "600"))
 
 
@@ -301,6 +303,8 @@ CELERY_BEAT_SCHEDULE = {
     "old-deliveries": {"task": "chatapp.webhooks.tasks.forget_old", "schedule": crontab(minute="41")},
     "read-files": {"task": "chatapp.files.tasks.tend", "schedule": 10.0, "options": {"expires": 10.0}},
     "sweep-files": {"task": "chatapp.files.tasks.sweep", "schedule": crontab(minute="37")},
+    "batches": {"task": "chatapp.batches.tasks.tend", "schedule": 2.0, "options": {"expires": 2.0}},
+    "old-batches": {"task": "chatapp.batches.tasks.forget_old", "schedule": crontab(hour="4", minute="11")},
     "retention": {"task": "chatapp.data.tasks.apply_retention", "schedule": crontab(hour="2", minute="20")},
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from chatapp.streaming import connection
@@ -31,6 +33,14 @@ def live(model: str | None = None) -> list[protocol.WorkerDetails]:
         if model is None or worker.model == model:
             found.append(worker)
     return found
+
+
+def waits(tenant: str, models: Iterable[str]) -> bool:
+    """Whether anything of a tenant's waits for one of these models and is not being answered yet."""
+    pipe = connection.sync_redis().pipeline(transaction=False)
+    for model in models:
+        pipe.zscore(protocol.backlog_key(model), tenant)
+    return any(score is not None for score in pipe.execute())
 
 
 def queue_position(generation_id: str) -> int:

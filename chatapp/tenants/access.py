@@ -189,6 +189,22 @@ def _admit(key: ApiKey, came: Source) -> None:
 
 
 @unscoped("access")
+def access_of_job(key: ApiKey) -> Access:
+    """For what a key has begun and nobody waits for: its rights as they are now, from where it was let in then. Where
+    the key has been replaced and works no more, its successor's. Raises BadKey.
+    """
+    now = ApiKey.objects.select_related("tenant").get(pk=key.pk)
+    while not now.active:
+        successor = ApiKey.objects.select_related("tenant").filter(replaces=now).first()
+        if successor is None:
+            raise BadKey(f"The API key {now} works no more.")
+        now = successor
+    if now.tenant.suspended_at is not None:
+        raise BadKey("The team is suspended.", code="team_suspended")
+    return Access(tenant=now.tenant, key=now)
+
+
+@unscoped("access")
 def revoked(accesses: Collection[Access]) -> set[Access]:
     """Those of the given accesses that do not hold any more.
 

@@ -17,6 +17,7 @@ from django.db import models
 from django.utils import timezone
 
 from chatapp.audit.models import AuditEntry, BreakGlass
+from chatapp.batches.models import Batch, BatchAnswer, BatchItem
 from chatapp.chat.models import Conversation, Generation, Message, State
 from chatapp.data import archive, contents, exports
 from chatapp.data.archive import Archive
@@ -104,6 +105,7 @@ ROWS: dict[type[models.Model], str] = {
     StoredResponse: "responses.jsonl",
     SystemPrompt: "assistants.jsonl",
     UsageDay: "usage_days.csv",
+    Batch: "batches.jsonl",
     WebhookDelivery: "deliveries.jsonl",
     WebhookEndpoint: "webhooks.jsonl",
 }
@@ -114,6 +116,8 @@ PARTS: dict[type[models.Model], str] = {
     TenantLimits: "limits.json",
 }
 LEFT_OUT: dict[type[models.Model], str] = {
+    BatchAnswer: "what a batch is made of until its results are in its files",
+    BatchItem: "what a batch is made of until its results are in its files",
     Export: "about such files themselves; the audit log says who asked for which",
     Reservation: "held while an answer is under way, and settled in its meter",
     Sweep: "counts of a night, which the audit log has too",
@@ -160,6 +164,7 @@ def filled(team: Team) -> None:
         generation=answered, tenant=tenant, digest="DIGEST-OF-A-RESPONSE", settings={"metadata": {"for": "tests"}},
         input=[{"type": "message", "role": "user"}], output=[{"type": "message", "role": "assistant"}],
     )  # fmt: skip
+    Batch.objects.create(tenant=tenant, key=key, endpoint="/v1/completions", input_file=tenant.pk, total=3)
     webhook = WebhookEndpoint.objects.create(
         tenant=tenant, url="https://hooks.acme.test/", events=["member.joined"], created_by_name="owner@acme.test",
         sealed_secret="SEALED-WEBHOOK", former_sealed_secret="SEALED-FORMER-WEBHOOK",
@@ -230,6 +235,8 @@ def test_an_export_has_what_people_have_set(team: Team, sent: Sent) -> None:
     assert [response[side][0]["role"] for side in ("input", "output")] == ["user", "assistant"]
     (webhook,) = lines(file, "webhooks.jsonl")
     assert (webhook["url"], webhook["events"]) == ("https://hooks.acme.test/", ["member.joined"])
+    (batch,) = lines(file, "batches.jsonl")
+    assert (batch["endpoint"], batch["total"], batch["status"]) == ("/v1/completions", 3, "validating")
     (delivery,) = lines(file, "deliveries.jsonl")
     assert (delivery["webhook"], delivery["payload"]) == (webhook["id"], {"type": "member.joined"})
     (reading,) = lines(file, "readings.jsonl")
