@@ -25,6 +25,7 @@ MODULES = (
     "chatapp.api.openai_completions",
     "chatapp.api.openai_responses",
     "chatapp.api.openai_models",
+    "chatapp.api.openai_responses",
     "chatapp.api.openai_files",
     "chatapp.api.openai_batches",
 )
@@ -44,7 +45,9 @@ when in `Retry-After`; one that must not be says `x-should-retry: false`.
 
 **Streams.** With `stream: true` the answer is `text/event-stream`: each event is one line `data: {…}`, the last one
 `data: [DONE]`. Lines that begin with a colon keep the connection alive. What goes wrong before the first event has its
-own status; later, an event with an `error` is the last one. A caller that goes away stops its answer.
+own status; later, an event with an `error` is the last one. A caller that goes away stops its answer. Streams of
+`/v1/responses` have named and numbered events instead, each with its number as `id`, and no `[DONE]`: what is kept
+lives on without its caller, and is resumed behind any number by `starting_after` or `Last-Event-ID`.
 
 **Idempotency.** With `Idempotency-Key` a repeated request gets the answer that the first one began, while it runs and
 for an hour behind its end (afterwards 410); another body with the same key is a 422. Where the first one ended without

@@ -44,7 +44,7 @@ OPERATIONS = [
         "GET", "/v1/responses/{response_id}", "Retrieve a response, or go on with its stream", None, shapes.Response,
         shapes.AnyEvent, query={"stream": bool, "starting_after": int, "include": list[str]},
     ),
-    Operation("DELETE", "/v1/responses/{response_id}", "Delete a response", None, shapes.Deleted),
+    Operation("DELETE", "/v1/responses/{response_id}", "Delete a response", None, shapes.ResponseDeleted),
     Operation("POST", "/v1/responses/{response_id}/cancel", "Stop a response in the background", None, shapes.Response),
     Operation(
         "GET", "/v1/responses/{response_id}/input_items", "List what a response was asked with", None, shapes.ItemList,
@@ -88,7 +88,9 @@ def _stop_unseen(starting: asyncio.Future[StoredResponse]) -> None:
 @with_key("GET", "DELETE")
 async def response(request: HttpRequest, access: Access, response_id: str) -> HttpResponseBase:
     if request.method == "DELETE":
-        return answer(shapes.Deleted(id=await in_thread(services.delete, access=access, response_id=response_id)))
+        return answer(
+            shapes.ResponseDeleted(id=await in_thread(services.delete, access=access, response_id=response_id))
+        )
     stream = wire.flag(request.GET.get("stream"), "stream")
     after = _cursor(request)
     wire.includable(_listed(request, "include"))

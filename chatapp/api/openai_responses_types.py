@@ -14,7 +14,7 @@ import msgspec
 from chatapp.api.frames import where
 from chatapp.api.openai_types import SAMPLING_FIELDS, RequestError
 from chatapp.chat.requests import digest_of
-from chatapp.responses.items import Given, kept, kept_value, read
+from chatapp.responses.items import GivenItem, kept, kept_value, read
 from chatapp.responses.services import Wanted
 
 LOGPROBS = "message.output_text.logprobs"
@@ -68,7 +68,7 @@ class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
 class CreateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The sampling settings that OpenAI's Responses lack have the names that vLLM gives them."""
 
-    input: str | list[Given] | None = None
+    input: str | list[GivenItem] | None = None
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None

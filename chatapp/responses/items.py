@@ -15,7 +15,15 @@ import msgspec
 
 from chatapp.errors import BadInput
 from chatapp.responses import shapes
-from chatapp.responses.shapes import FunctionCall, FunctionCallOutput, InputText, Item, Message, OutputText, Refusal
+from chatapp.responses.shapes import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputText,
+    Item,
+    MessageItem,
+    OutputText,
+    Refusal,
+)
 
 ROLES = ("user", "assistant", "system", "developer")
 MOST_ITEMS = 2000
@@ -29,7 +37,7 @@ class GivenPart(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str | None = None
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class GivenItem(msgspec.Struct, frozen=True, kw_only=True):
     """An item of any kind, as it is sent: which fields it needs, its type says."""
 
     type: str | None = None
@@ -50,10 +58,10 @@ class Reference:
     place: str
 
 
-def read(given: str | Sequence[Given]) -> list[Item | Reference]:
+def read(given: str | Sequence[GivenItem]) -> list[Item | Reference]:
     """Raises BadInput. The ids that callers give to items are not kept."""
     if isinstance(given, str):
-        return [Message(role="user", content=[InputText(text=kept(given))])]
+        return [MessageItem(role="user", content=[InputText(text=kept(given))])]
     if not given:
         raise BadInput("input must be a text or a list of at least one item.", code="empty", param="input")
     if len(given) > MOST_ITEMS:
@@ -61,12 +69,12 @@ def read(given: str | Sequence[Given]) -> list[Item | Reference]:
     return [_item(item, f"input[{index}]") for index, item in enumerate(given)]
 
 
-def _item(given: Given, place: str) -> Item | Reference:
+def _item(given: GivenItem, place: str) -> Item | Reference:
     kind = given.type or ("message" if given.role is not None else "item_reference")
     if kind == "message":
         return _message(given, place)
     if kind == "function_call":
-        return FunctionCall(
+        return FunctionCallItem(
             call_id=_needed(given.call_id, f"{place}.call_id"),
             name=_needed(given.name, f"{place}.name"),
             arguments=_needed(given.arguments, f"{place}.arguments"),
@@ -74,8 +82,8 @@ def _item(given: Given, place: str) -> Item | Reference:
     if kind == "function_call_output":
         call_id = _needed(given.call_id, f"{place}.call_id")
         if isinstance(given.output, list):
-            return FunctionCallOutput(call_id=call_id, output=_texts(given.output, f"{place}.output"))
-        return FunctionCallOutput(call_id=call_id, output=_needed(given.output, f"{place}.output"))
+            return FunctionCallOutputItem(call_id=call_id, output=_texts(given.output, f"{place}.output"))
+        return FunctionCallOutputItem(call_id=call_id, output=_needed(given.output, f"{place}.output"))
     if kind == "item_reference":
         return Reference(_needed(given.id, f"{place}.id"), place)
     raise BadInput(
@@ -86,7 +94,7 @@ def _item(given: Given, place: str) -> Item | Reference:
     )
 
 
-def _message(given: Given, place: str) -> Message:
+def _message(given: GivenItem, place: str) -> MessageItem:
     role: Any = given.role
     if role not in ROLES:
         raise BadInput(f"The role {str(role)[:40]!r} is unknown; use {', '.join(ROLES)}.", param=f"{place}.role")
@@ -94,7 +102,7 @@ def _message(given: Given, place: str) -> Message:
     if content is None:
         raise BadInput("A message has content: a text, or a list of parts.", param=f"{place}.content")
     parts = [GivenPart(type="text", text=content)] if isinstance(content, str) else content
-    return Message(role=role, content=list(_parts(parts, f"{place}.content", role)))
+    return MessageItem(role=role, content=list(_parts(parts, f"{place}.content", role)))
 
 
 def _parts(parts: Sequence[GivenPart], place: str, role: str) -> Iterator[shapes.Content]:
@@ -146,7 +154,7 @@ def kept_value(value: Any, param: str, depth: int = 0) -> Any:
 
 def numbered(items: Sequence[Item], key: str) -> list[Item]:
     """With ids of their own, made of the response's."""
-    prefixes = {Message: "msg", FunctionCall: "fc", FunctionCallOutput: "fco"}
+    prefixes = {MessageItem: "msg", FunctionCallItem: "fc", FunctionCallOutputItem: "fco"}
     return [
         msgspec.structs.replace(item, id=f"{prefixes[type(item)]}_{key}_i{number}") for number, item in enumerate(items)
     ]
@@ -196,9 +204,9 @@ class Places:
         """`each`: the items stand in a list at `place`."""
         for index, item in enumerate(items):
             here = f"{place}[{index}]" if each else place
-            if isinstance(item, Message):
+            if isinstance(item, MessageItem):
                 self._add({"role": item.role, "content": item.text}, Place(here, "content" if each else ""))
-            elif isinstance(item, FunctionCallOutput):
+            elif isinstance(item, FunctionCallOutputItem):
                 message = {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
                 self._add(message, Place(here, "output"))
             elif item.status == "completed":  # nobody can answer a call that was cut
@@ -208,7 +216,7 @@ class Places:
         self.messages.append(message)
         self._places.append(place)
 
-    def _add_call(self, item: FunctionCall, place: str) -> None:
+    def _add_call(self, item: FunctionCallItem, place: str) -> None:
         """What an answer says and calls is one message."""
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self._add({"role": "assistant", "content": None}, Place(place))

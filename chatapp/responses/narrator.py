@@ -54,8 +54,8 @@ class _Item:
     def shown(self, status: shapes.ItemStatus, *, empty: bool = False) -> shapes.OutputItem:
         if self.call is None:
             content: list[shapes.Content] = [] if empty else [self.part]
-            return shapes.Message(id=self.id, role="assistant", status=status, content=content)
-        return shapes.FunctionCall(
+            return shapes.MessageItem(id=self.id, role="assistant", status=status, content=content)
+        return shapes.FunctionCallItem(
             id=self.id,
             call_id=self.call.id,
             name=self.call.name,
@@ -97,11 +97,11 @@ class Narrator:
         """What can be said before the engine has said anything. Nothing, the second time."""
         if self._number:
             return
-        yield shapes.Created(sequence_number=self._next(), response=self._base)
+        yield shapes.ResponseCreated(sequence_number=self._next(), response=self._base)
         if self._status == "queued":
-            yield shapes.Queued(sequence_number=self._next(), response=self._base)
+            yield shapes.ResponseQueued(sequence_number=self._next(), response=self._base)
         else:
-            yield shapes.InProgress(sequence_number=self._next(), response=self._base)
+            yield shapes.ResponseInProgress(sequence_number=self._next(), response=self._base)
 
     def tell(self, event: protocol.AnyEvent) -> Iterator[shapes.AnyEvent]:
         """To be exhausted before the next one is told."""
@@ -111,7 +111,7 @@ class Narrator:
         if self._status == "queued":
             self._status = "in_progress"
             response = msgspec.structs.replace(self._base, status="in_progress")
-            yield shapes.InProgress(sequence_number=self._next(), response=response)
+            yield shapes.ResponseInProgress(sequence_number=self._next(), response=response)
         if isinstance(event, Started):
             self._prompt_tokens, self._cached_tokens = event.prompt_tokens, event.cached_tokens
         elif isinstance(event, Delta):
@@ -138,7 +138,7 @@ class Narrator:
             # Databases refuse U+0000, and what is resumed must be what was sent.
             text = part.text.replace("\0", "\ufffd")
             message.texts.append(text)
-            yield shapes.TextDelta(
+            yield shapes.OutputTextDelta(
                 sequence_number=self._next(),
                 item_id=message.id,
                 output_index=message.number,
@@ -167,11 +167,11 @@ class Narrator:
     def _begin(self, call: ToolCallPart | None) -> Any:
         item = _Item(len(self._items), self._key, call)
         self._items.append(item)
-        yield shapes.ItemAdded(
+        yield shapes.OutputItemAdded(
             sequence_number=self._next(), output_index=item.number, item=item.shown("in_progress", empty=True)
         )
         if call is None:
-            yield shapes.PartAdded(
+            yield shapes.ContentPartAdded(
                 sequence_number=self._next(),
                 item_id=item.id,
                 output_index=item.number,
@@ -184,11 +184,11 @@ class Narrator:
         about: dict[str, Any] = {"item_id": item.id, "output_index": item.number}
         if item.call is None:
             part = item.part
-            yield shapes.TextDone(sequence_number=self._next(), text=part.text, logprobs=part.logprobs, **about)
-            yield shapes.PartDone(sequence_number=self._next(), part=part, **about)
+            yield shapes.OutputTextDone(sequence_number=self._next(), text=part.text, logprobs=part.logprobs, **about)
+            yield shapes.ContentPartDone(sequence_number=self._next(), part=part, **about)
         else:
             yield shapes.ArgumentsDone(sequence_number=self._next(), name=item.call.name, arguments=item.text, **about)
-        yield shapes.ItemDone(sequence_number=self._next(), output_index=item.number, item=item.shown(status))
+        yield shapes.OutputItemDone(sequence_number=self._next(), output_index=item.number, item=item.shown(status))
 
     def _terminal(self, event: Terminal) -> Iterator[shapes.AnyEvent]:
         if self._message is not None:
@@ -199,10 +199,10 @@ class Narrator:
                 yield from self._close(item, self._item_status(item, event))
         response = self._ended(event)
         last: dict[str, type[shapes.Last]] = {
-            "completed": shapes.Completed,
-            "incomplete": shapes.CutShort,
-            "cancelled": shapes.Cancelled,
-            "failed": shapes.Failed,
+            "completed": shapes.ResponseCompleted,
+            "incomplete": shapes.ResponseIncomplete,
+            "cancelled": shapes.ResponseCancelled,
+            "failed": shapes.ResponseFailed,
         }
         yield last[response.status](sequence_number=self._next(), response=response)
 
@@ -218,12 +218,12 @@ class Narrator:
             status=status,
             completed_at=_completed_at(self._base, event) if status == "completed" else None,
             error=problem_of(event),
-            incomplete_details=shapes.Incomplete(reason=REASON) if status == "incomplete" else None,
+            incomplete_details=shapes.IncompleteDetails(reason=REASON) if status == "incomplete" else None,
             output=[item.shown(self._item_status(item, event)) for item in self._items],
             usage=self._usage(event),
         )
 
-    def _usage(self, event: Terminal) -> shapes.Usage | None:
+    def _usage(self, event: Terminal) -> shapes.ResponseUsage | None:
         """None where nothing was computed."""
         used = event.usage or protocol.Usage(
             prompt_tokens=self._prompt_tokens,
@@ -232,11 +232,11 @@ class Narrator:
         )
         if not used.prompt_tokens:
             return None
-        return shapes.Usage(
+        return shapes.ResponseUsage(
             input_tokens=used.prompt_tokens,
-            input_tokens_details=shapes.InputDetails(cached_tokens=used.cached_tokens),
+            input_tokens_details=shapes.InputTokensDetails(cached_tokens=used.cached_tokens),
             output_tokens=used.completion_tokens,
-            output_tokens_details=shapes.OutputDetails(),
+            output_tokens_details=shapes.OutputTokensDetails(),
             total_tokens=used.prompt_tokens + used.completion_tokens,
         )
 
@@ -252,13 +252,13 @@ def status_of(event: Terminal) -> shapes.ResponseStatus:
     return "cancelled" if isinstance(event, protocol.Cancelled) else "failed"
 
 
-def problem_of(event: Terminal) -> shapes.Problem | None:
+def problem_of(event: Terminal) -> shapes.ResponseProblem | None:
     """What went wrong; None where nothing did. What the caller can mend keeps its code, the rest is the server's."""
     if isinstance(event, protocol.Finished | protocol.Cancelled):
         return None
     kind = str(type(event).__struct_config__.tag)
     code = event.code or kind
-    return shapes.Problem(
+    return shapes.ResponseProblem(
         code=code if isinstance(event, protocol.Refused) else SERVER_ERROR,
         message=event.message or _WORDS[kind],
         param=renamed(event.param) if event.param else None,
@@ -293,12 +293,12 @@ def choice_of(output: Sequence[shapes.OutputItem], pieces: Sequence[Any]) -> Cho
     """The answer that these items were made of, and its portions."""
     choice = Choice()
     for item in output:
-        if isinstance(item, shapes.Message):
+        if isinstance(item, shapes.MessageItem):
             choice.texts.append(item.text)
             for part in item.content:
                 if isinstance(part, shapes.OutputText):
                     choice.logprobs += map(_token, part.logprobs)
-    calls = [item for item in output if isinstance(item, shapes.FunctionCall)]
+    calls = [item for item in output if isinstance(item, shapes.FunctionCallItem)]
     for number, item in enumerate(calls):
         choice.add_call(ToolCallPart(call=number, id=item.call_id, name=item.name, arguments=item.arguments))
     known = 0

@@ -18,7 +18,9 @@ import structlog
 from chatapp.chat import recorder
 from chatapp.chat import services as chat
 from chatapp.chat.models import Generation, State
+from chatapp.chat.queueing import LONGEST_KEY, without_answer
 from chatapp.chat.recorder import Answer
+from chatapp.chat.text import plain
 from chatapp.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, Refusal
 from chatapp.responses import selectors
 from chatapp.responses.items import PREVIOUS, Places, Reference, numbered
@@ -95,6 +97,7 @@ def create(*, access: Access, wanted: Wanted, idempotency_key: str | None = None
             cache_salt=wanted.cache_salt,
             idempotency_key=idempotency_key,
             leased=not wanted.store,
+            restart=True,
             within=accept,
             **wanted.tools,
         )
@@ -174,12 +177,14 @@ def _repeated(access: Access, wanted: Wanted, idempotency_key: str | None) -> St
     """What an idempotency key stands for already, whatever has become of the responses before it since."""
     if idempotency_key is None:
         return None
+    plain(idempotency_key, param="idempotency_key", longest=LONGEST_KEY)
     generation = Generation.objects.filter(
         tenant=access.tenant, principal=access.principal, idempotency_key=idempotency_key
     ).first()
     if generation is None or selectors.of_generation(access, generation) is None:
         return None  # chat.complete looks whether it is of the same request
-    return _same(access, generation, wanted)
+    row = _same(access, generation, wanted)
+    return None if without_answer(generation) else row
 
 
 def _same(access: Access, generation: Generation, wanted: Wanted) -> StoredResponse:

@@ -47,7 +47,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 Content: TypeAlias = InputText | OutputText | Refusal
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+class MessageItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
     id: str = ""
     role: Literal["user", "assistant", "system", "developer"]
     status: ItemStatus = "completed"
@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
         return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in self.content)
 
 
-class FunctionCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+class FunctionCallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
     id: str = ""
     call_id: str
     name: str
@@ -66,7 +66,7 @@ class FunctionCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     status: ItemStatus = "completed"
 
 
-class FunctionCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
+class FunctionCallOutputItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call_output"):
     id: str = ""
     call_id: str
     output: str | list[InputText]
@@ -77,8 +77,8 @@ class FunctionCallOutput(msgspec.Struct, frozen=True, kw_only=True, tag_field="t
         return self.output if isinstance(self.output, str) else "".join(part.text for part in self.output)
 
 
-Item: TypeAlias = Message | FunctionCall | FunctionCallOutput
-OutputItem: TypeAlias = Message | FunctionCall
+Item: TypeAlias = MessageItem | FunctionCallItem | FunctionCallOutputItem
+OutputItem: TypeAlias = MessageItem | FunctionCallItem
 
 
 class ItemList(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,24 +92,24 @@ class ItemList(msgspec.Struct, frozen=True, kw_only=True):
 # --- the response -------------------------------------------------------------------------------------------------
 
 
-class InputDetails(msgspec.Struct, frozen=True, kw_only=True):
+class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     cache_write_tokens: int = 0  # nobody is charged for writing here
 
 
-class OutputDetails(msgspec.Struct, frozen=True, kw_only=True):
+class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int
-    input_tokens_details: InputDetails
+    input_tokens_details: InputTokensDetails
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: OutputTokensDetails
     total_tokens: int
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class ResponseProblem(msgspec.Struct, frozen=True, kw_only=True):
     """`code`: one of OpenAI's; `type`: what it is called here."""
 
     code: str
@@ -118,7 +118,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     type: str | None = None
 
 
-class Incomplete(msgspec.Struct, frozen=True, kw_only=True):
+class IncompleteDetails(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
@@ -133,10 +133,10 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     background: bool
     store: bool
     model: str
-    error: Problem | None = None
-    incomplete_details: Incomplete | None = None
+    error: ResponseProblem | None = None
+    incomplete_details: IncompleteDetails | None = None
     output: list[OutputItem] = []
-    usage: Usage | None = None
+    usage: ResponseUsage | None = None
     previous_response_id: str | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -157,7 +157,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None
 
 
-class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+class ResponseDeleted(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: str = "response"
     deleted: bool = True
@@ -172,59 +172,59 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     sequence_number: int
 
 
-class Created(Event, frozen=True, kw_only=True, tag="response.created"):
+class ResponseCreated(Event, frozen=True, kw_only=True, tag="response.created"):
     response: Response
 
 
-class Queued(Event, frozen=True, kw_only=True, tag="response.queued"):
+class ResponseQueued(Event, frozen=True, kw_only=True, tag="response.queued"):
     response: Response
 
 
-class InProgress(Event, frozen=True, kw_only=True, tag="response.in_progress"):
+class ResponseInProgress(Event, frozen=True, kw_only=True, tag="response.in_progress"):
     response: Response
 
 
-class Completed(Event, frozen=True, kw_only=True, tag="response.completed"):
+class ResponseCompleted(Event, frozen=True, kw_only=True, tag="response.completed"):
     response: Response
 
 
-class CutShort(Event, frozen=True, kw_only=True, tag="response.incomplete"):
+class ResponseIncomplete(Event, frozen=True, kw_only=True, tag="response.incomplete"):
     response: Response
 
 
-class Cancelled(Event, frozen=True, kw_only=True, tag="response.cancelled"):
+class ResponseCancelled(Event, frozen=True, kw_only=True, tag="response.cancelled"):
     response: Response
 
 
-class Failed(Event, frozen=True, kw_only=True, tag="response.failed"):
+class ResponseFailed(Event, frozen=True, kw_only=True, tag="response.failed"):
     response: Response
 
 
-class ItemAdded(Event, frozen=True, kw_only=True, tag="response.output_item.added"):
+class OutputItemAdded(Event, frozen=True, kw_only=True, tag="response.output_item.added"):
     output_index: int
     item: OutputItem
 
 
-class ItemDone(Event, frozen=True, kw_only=True, tag="response.output_item.done"):
+class OutputItemDone(Event, frozen=True, kw_only=True, tag="response.output_item.done"):
     output_index: int
     item: OutputItem
 
 
-class PartAdded(Event, frozen=True, kw_only=True, tag="response.content_part.added"):
+class ContentPartAdded(Event, frozen=True, kw_only=True, tag="response.content_part.added"):
     item_id: str
     output_index: int
     content_index: int = 0
     part: OutputText
 
 
-class PartDone(Event, frozen=True, kw_only=True, tag="response.content_part.done"):
+class ContentPartDone(Event, frozen=True, kw_only=True, tag="response.content_part.done"):
     item_id: str
     output_index: int
     content_index: int = 0
     part: OutputText
 
 
-class TextDelta(Event, frozen=True, kw_only=True, tag="response.output_text.delta"):
+class OutputTextDelta(Event, frozen=True, kw_only=True, tag="response.output_text.delta"):
     item_id: str
     output_index: int
     content_index: int = 0
@@ -232,7 +232,7 @@ class TextDelta(Event, frozen=True, kw_only=True, tag="response.output_text.delt
     logprobs: list[TokenLogprob] = []
 
 
-class TextDone(Event, frozen=True, kw_only=True, tag="response.output_text.done"):
+class OutputTextDone(Event, frozen=True, kw_only=True, tag="response.output_text.done"):
     item_id: str
     output_index: int
     content_index: int = 0
@@ -262,24 +262,24 @@ class StreamError(Event, frozen=True, kw_only=True, tag="error"):
 
 
 AnyEvent: TypeAlias = (
-    Created
-    | Queued
-    | InProgress
-    | ItemAdded
-    | PartAdded
-    | TextDelta
-    | TextDone
-    | PartDone
+    ResponseCreated
+    | ResponseQueued
+    | ResponseInProgress
+    | OutputItemAdded
+    | ContentPartAdded
+    | OutputTextDelta
+    | OutputTextDone
+    | ContentPartDone
     | ArgumentsDelta
     | ArgumentsDone
-    | ItemDone
-    | Completed
-    | CutShort
-    | Cancelled
-    | Failed
+    | OutputItemDone
+    | ResponseCompleted
+    | ResponseIncomplete
+    | ResponseCancelled
+    | ResponseFailed
     | StreamError
 )
-Last: TypeAlias = Completed | CutShort | Cancelled | Failed
+Last: TypeAlias = ResponseCompleted | ResponseIncomplete | ResponseCancelled | ResponseFailed
 
 
 def kind_of(event: AnyEvent) -> str:

@@ -18,8 +18,9 @@ from chatapp.tenants.services import create_api_key
 from chatapp.usage.models import UsageRow
 from engine import protocol
 from engine.protocol import Cancelled, Failed, Part, Refused
+from tests.api.inprocess import openai_client
 from tests.chat.conftest import ScriptedWorker, Team
-from tests.responses.conftest import Script, client_of, finished
+from tests.responses.conftest import Script, finished
 
 pytestmark = pytest.mark.django_db(transaction=True)
 HAIKU = "Write a haiku."
@@ -375,7 +376,7 @@ async def test_of_another_tenants_or_another_keys_response_nothing_is_known(
     colleague = (await asyncio.to_thread(create_api_key, tenant=team.tenant, name="other", scopes=scopes))[1]
     item = (await _items(client, made.id))[0].id
     for secret in (strangers.secret, colleague):
-        other = client_of(secret)
+        other = openai_client(secret)
         ways: list[Callable[[str], Any]] = [
             other.responses.retrieve,
             other.responses.cancel,

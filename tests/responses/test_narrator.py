@@ -60,10 +60,10 @@ def test_a_text_is_told_in_openais_order() -> None:
     ]  # fmt: skip
     assert response.status == "completed"
     (message,) = response.output
-    assert isinstance(message, shapes.Message)
+    assert isinstance(message, shapes.MessageItem)
     assert (message.text, message.status, message.id) == ("Hello", "completed", f"msg_{'a' * 32}_0")
     last = said[-1]
-    assert isinstance(last, shapes.Completed)
+    assert isinstance(last, shapes.ResponseCompleted)
     assert last.response == response
     assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens) == (7, 3)
@@ -98,7 +98,7 @@ def test_calls_are_items_of_their_own_each_closed_before_the_next() -> None:
         "output_text.done", "content_part.done", "output_item.done",
         "function_call_arguments.done", "output_item.done", "completed",
     ]  # fmt: skip
-    calls = [item for item in response.output if isinstance(item, shapes.FunctionCall)]
+    calls = [item for item in response.output if isinstance(item, shapes.FunctionCallItem)]
     assert [(call.name, call.call_id, call.arguments) for call in calls] == [
         ("one", "call_0", '{"a":1}'),
         ("two", "call_1", "{}"),
@@ -136,8 +136,8 @@ def test_log_probabilities_come_with_the_text_that_their_tokens_made() -> None:
         Delta(parts=[Part(token_ids=[3], logprobs=tokens[2:])]),  # the end's own token
     ]
     said, response = told(STARTED, *events, Finished(finish_reason="stop"))
-    (delta,) = [event for event in said if isinstance(event, shapes.TextDelta)]
-    (done,) = [event for event in said if isinstance(event, shapes.TextDone)]
+    (delta,) = [event for event in said if isinstance(event, shapes.OutputTextDelta)]
+    (done,) = [event for event in said if isinstance(event, shapes.OutputTextDone)]
     assert [token.token for token in delta.logprobs] == ["a", "b"]
     assert [token.token for token in done.logprobs] == ["a", "b", "c"]
     assert done.logprobs[0].top_logprobs[0].bytes == [120]
@@ -205,11 +205,11 @@ def test_what_was_kept_tells_the_same_events_as_the_log_did(log: list[protocol.A
     end: Any = log[-1]
     usage = end.usage
     started = Started(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
-    calls_only = not any(isinstance(item, shapes.Message) for item in output)
+    calls_only = not any(isinstance(item, shapes.MessageItem) for item in output)
     again, same = told(*retold(choice_of(output, kept["pieces"]), started, end), **fields)
     assert again == first
     assert same == response
     assert "\0" not in str(kept), "databases refuse it"
     assert calls_only or "".join(
-        event.delta for event in first if isinstance(event, shapes.TextDelta)
+        event.delta for event in first if isinstance(event, shapes.OutputTextDelta)
     ) == choice.text.replace("\0", "\ufffd")

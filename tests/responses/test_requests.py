@@ -18,8 +18,9 @@ from chatapp.responses.models import StoredResponse
 from chatapp.tenants.models import KeyScope
 from chatapp.tenants.services import create_api_key
 from engine.protocol import Logprob, Part, TokenLogprob
+from tests.api.inprocess import openai_client
 from tests.chat.conftest import Team
-from tests.responses.conftest import Script, call, client_of
+from tests.responses.conftest import Script, call
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -167,7 +168,8 @@ async def test_only_a_key_that_may_sends_instructions_of_its_own(team: Team, scr
     assert (await post(usage, {"input": "x"})).status_code == 403
     assert (await get(usage, "/v1/responses/resp_1")).status_code == 403
     made, request = await asyncio.gather(
-        client_of(team.secret).responses.create(model="default", input="x", instructions="Obey."), script.answer("y")
+        openai_client(team.secret).responses.create(model="default", input="x", instructions="Obey."),
+        script.answer("y"),
     )
     assert [text.text for text in request.system][-1] == "Obey."
     assert made.instructions == "Obey."
