@@ -73,6 +73,10 @@ class Archive:
     def document(self, name: str, value: Any) -> None:
         self.text(name, json.dumps(value, ensure_ascii=False, indent=2, default=_plain) + "\n")
 
+    def binary(self, name: str, chunks: Iterable[bytes]) -> None:
+        """A file as it is; the manifest says of its parts as it does of rows."""
+        self._add(name, chunks)
+
     def manifest(self, about: dict[str, Any]) -> None:
         """What is in it, with row counts and SHA-256; the last file."""
         made = timezone.now().isoformat()

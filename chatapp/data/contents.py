@@ -17,6 +17,9 @@ from chatapp.batches.models import Batch
 from chatapp.chat.models import Conversation, Generation, Message
 from chatapp.data.archive import Archive
 from chatapp.data.retention import retention_of
+from chatapp.files.contents import CHUNK
+from chatapp.files.models import PREFIX, Attachment, StoredFile
+from chatapp.files.services import open_file
 from chatapp.limits.models import ALL, LOWER, LowerLimits, Meter, TenantLimits
 from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.models import PromptVersion, SystemPrompt
@@ -52,6 +55,9 @@ Everything that {name} ({slug}) has in Octavo.
 conversations.jsonl   one conversation a line: whose it is, title, assistant, model, times, star
 messages.jsonl        one message a line; `parent` is the message that it follows, so edits and retries are branches
 responses.jsonl       what keys have asked of /v1/responses and not deleted, a line each: settings, input, output
+files.jsonl           one file a line: whose it is, what it is for, and where in this archive it is; the files
+                      themselves are in files/, as they came
+attachments.jsonl     which message has which file, in which place
 members.jsonl         who belongs to the team, with role
 invitations.jsonl     who was invited, by whom, and what became of it
 assistants.jsonl      one assistant a line; `published` is the version in prompts.jsonl that answers
@@ -85,6 +91,8 @@ Everything that {email} has in Octavo, in all teams.
 account.json          the account and the teams that it belongs to
 conversations.jsonl   one conversation a line: in which team, title, assistant, model, times, star
 messages.jsonl        one message a line; `parent` is the message that it follows, so edits and retries are branches
+files.jsonl           one file a line, and where in this archive it is; the files themselves are in files/, as they came
+attachments.jsonl     which message has which file, in which place
 usage.csv             one answer a line: tokens, times, how it ended; no text
 manifest.json         rows, bytes and SHA-256 of each of these files
 
@@ -96,8 +104,8 @@ files a quote stands before what a spreadsheet would take for a formula. Times a
 def count_team() -> int:
     tables = (
         Conversation, Message, Membership, Invitation, SystemPrompt, PromptVersion, ApiKey, LowerLimits, Meter,
-        Generation, UsageDay, AuditEntry, BreakGlass, WebhookEndpoint, WebhookDelivery,
-        Batch, StoredResponse,
+        Generation, UsageDay, AuditEntry, BreakGlass, WebhookEndpoint, WebhookDelivery, Batch, StoredResponse,
+        StoredFile, Attachment,
     )  # fmt: skip
     return sum(model.objects.count() for model in tables)
 
@@ -107,6 +115,7 @@ def write_team(archive: Archive, tenant: Tenant) -> None:
     archive.lines("conversations.jsonl", map(_conversation, _pages(_conversations(Conversation.objects.all()))))
     archive.lines("messages.jsonl", map(_message, _pages(Message.objects.all())))
     archive.lines("responses.jsonl", map(_response, _pages(StoredResponse.objects.select_related("generation"))))
+    _write_files(archive, StoredFile.objects.all())
     archive.lines("members.jsonl", map(_member, _pages(Membership.objects.select_related("user"))))
     invitations = Invitation.objects.select_related("invited_by", "accepted_by")
     archive.lines("invitations.jsonl", map(_invitation, _pages(invitations)))
@@ -155,9 +164,28 @@ def write_person(archive: Archive, user: User) -> None:
     own = Conversation.objects.filter(user=user)
     archive.lines("conversations.jsonl", map(_conversation, _pages(_conversations(own))))
     archive.lines("messages.jsonl", map(_message, _pages(Message.objects.filter(conversation__user=user))))
+    _write_files(archive, StoredFile.objects.filter(user=user))
     generations = _generations(Generation.objects.filter(principal=f"user:{user.pk}"))
     archive.table("usage.csv", USAGE, map(_usage, _pages(generations)))
     archive.manifest({"account": user.email})
+
+
+def _write_files(archive: Archive, files: models.QuerySet[StoredFile]) -> None:
+    archive.lines("files.jsonl", map(_file, _pages(files.select_related("tenant", "user"))))
+    archive.lines("attachments.jsonl", map(_attachment, _pages(Attachment.objects.filter(file__in=files))))
+    for row in _pages(files):
+        try:
+            with open_file(row) as opened:
+                archive.binary(_place(row), opened.chunks(CHUNK))
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+
+
+def _place(row: StoredFile) -> str:
+    """In the archive: by its id, which no name can make into another folder, with an ending that programs know."""
+    ending = row.name.rpartition(".")[2].lower()
+    known = ending.isascii() and ending.isalnum() and len(ending) < 9
+    return f"files/{row.public_id}{'.' + ending if known else ''}"
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -227,6 +255,25 @@ def _response(row: StoredResponse) -> dict[str, Any]:
         "input": row.input,
         "output": row.output,
     }
+
+
+def _file(row: StoredFile) -> dict[str, Any]:
+    return {
+        "id": row.public_id,
+        "team": row.tenant.slug,
+        "user": row.user.email if row.user else None,
+        "name": row.name,
+        "purpose": row.purpose,
+        "bytes": row.bytes,
+        "sha256": row.sha256,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "place": _place(row),
+    }
+
+
+def _attachment(row: Attachment) -> dict[str, Any]:
+    return {"message": row.message_id, "file": f"{PREFIX}{row.file_id.hex}", "position": row.position}
 
 
 def _member(row: Membership) -> dict[str, Any]:

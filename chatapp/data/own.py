@@ -25,6 +25,7 @@ from chatapp.data.models import UNFINISHED_DELETION, Deletion, Leaving, OwnExpor
 from chatapp.data.retention import purge_conversations
 from chatapp.data.rows import batches, erase
 from chatapp.errors import BadInput, Conflict
+from chatapp.files.models import StoredFile
 from chatapp.ids import parse_id
 from chatapp.logs import cause
 from chatapp.scope import unscoped
@@ -114,6 +115,10 @@ def _erase_person(leaving: Leaving) -> None:
         with transaction.atomic():
             purge_conversations(keys)
         Leaving.objects.filter(pk=leaving.pk).update(lease_until=timezone.now() + LEASE)
+    # Not left to the end, which would let go of them: what belongs to nobody belongs to the team's keys.
+    for keys in batches(StoredFile.objects.filter(user=user), BATCH):
+        with transaction.atomic():
+            erase(StoredFile, keys)
     for keys in batches(Generation.objects.filter(principal=principal)):
         Generation.objects.filter(pk__in=keys).update(
             principal=NOBODY, idempotency_key=None, digest="", error_message="", request=None

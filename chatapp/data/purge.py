@@ -3,7 +3,7 @@
     answers   what is being answered is stopped, and recorded
     engines   every worker drops the team's KV: pool, host memory, pins, files on disk
     redis     requests, logs, queues, counters
-    files     exports, its members' own exports, prompt files that the workers left here
+    files     exports, its members' own exports, prompt files that the workers left here, what people have put here
     rows      all tables, in batches; then the team itself
     audit     the team's own log
     leftovers what wrote late: engines' files and Redis once more
@@ -39,6 +39,7 @@ from chatapp.chat.models import UNFINISHED, Conversation, Generation, State
 from chatapp.data import exports
 from chatapp.data.models import Deletion, DeletionState, Export
 from chatapp.data.rows import BATCH, batches, erase, owned_models
+from chatapp.files import contents as stored_files
 from chatapp.ids import parse_id
 from chatapp.logs import cause
 from chatapp.prompts.models import PromptVersion, SystemPrompt
@@ -194,6 +195,7 @@ def _files(deletion: Deletion) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+    removed += stored_files.remove_all(deletion.tenant_id)
     _note(deletion, "files_removed", deletion.report.get("files_removed", 0) + removed)
 
 
@@ -271,7 +273,7 @@ def _verify(deletion: Deletion) -> None:
         found["redis"] = traces.remaining(
             str(deletion.tenant_id), deletion.report.get("ids", []), _generations, _caches()
         )
-    found["files"] = len(_team_files(deletion))
+    found["files"] = len(_team_files(deletion)) + len(stored_files.names_of(deletion.tenant_id))
     found["Redis's files as they were"] = int(deletion.report.get("redis_files", {}).get("aof") == "rewrite failed")
     found["workers that did not answer"] = len(deletion.report.get("engines", {}).get("did_not_answer", []))
     deletion.report["found_afterwards"] = found

@@ -26,6 +26,8 @@ __all__ = ["record", "server", "strangers", "team", "worker"]
 def data_folder(tmp_path: Path, settings: Any) -> Path:
     settings.DATA = tmp_path / "data"
     settings.OCTAVO_PROMPT_STORE = tmp_path / "data" / "prompts"
+    options = {**settings.FILES["OPTIONS"], "location": tmp_path / "data" / "files"}
+    settings.STORAGES = {**settings.STORAGES, "files": {**settings.FILES, "OPTIONS": options}}
     return tmp_path / "data"
 
 

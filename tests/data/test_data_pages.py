@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,8 @@ from chatapp.data import own
 from chatapp.data.exports import request_own_export
 from chatapp.data.models import Deletion, Export, OwnExport, Retention
 from chatapp.data.retention import sweep
+from chatapp.files.models import StoredFile
+from chatapp.files.services import store
 from chatapp.ids import new_id
 from chatapp.tenants.models import Membership, Role, Tenant
 from chatapp.tenants.services import add_member
@@ -272,6 +275,7 @@ def test_who_leaves_is_out_at_once_and_leaves_figures_and_a_name_in_the_log(team
     assert user is not None
     a_chat(team.member, "one", "two")
     kept = a_chat(team.owner, "kept")
+    store(access=team.member, name="never sent.txt", content=io.BytesIO(b"mine"), purpose="user_data")
     request_own_export(user=user)
     sent.run()
     other = logged_in(team.member)
@@ -284,6 +288,7 @@ def test_who_leaves_is_out_at_once_and_leaves_figures_and_a_name_in_the_log(team
     sent.run()
     assert [row.pk for row in Conversation.objects.all()] == [kept.pk]
     assert not User.objects.filter(pk=user.pk).exists()
+    assert not StoredFile.objects.exists(), "and not the team's keys' either"
     figures = Generation.objects.get(conversation=None)
     assert (figures.principal, figures.prompt_tokens, figures.digest) == (own.NOBODY, 7, "")
     assert not OwnExport.objects.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from django.utils import timezone
 from chatapp.accounts.models import User
 from chatapp.audit.models import ActorKind, AuditEntry
 from chatapp.audit.services import Actor
+from chatapp.chat.attachments import attach
 from chatapp.chat.models import Conversation, Generation, Message, State
 from chatapp.chat.services import ask
 from chatapp.data import deletion as deletions
@@ -26,6 +28,8 @@ from chatapp.data.models import Deletion, DeletionState
 from chatapp.data.retention import set_retention
 from chatapp.data.rows import owned_models
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
+from chatapp.files import services
+from chatapp.files.models import Reading
 from chatapp.operators.services import resume_tenant, suspend_tenant
 from chatapp.prompts.models import PromptVersion
 from chatapp.prompts.services import publish
@@ -59,6 +63,11 @@ def fill(team: Team, worker: ScriptedWorker, server: redis.Redis, data: Path) ->
     tenant = team.tenant
     for access in (team.member, team.owner, team.key):
         a_chat(access, f"{CANARY} question", f"{CANARY} answer")
+        file = services.store(
+            access=access, name=f"{CANARY}.txt", content=BytesIO(CANARY.encode()), purpose="user_data"
+        )
+        attach(Message.objects.filter(conversation__tenant=tenant, role="user").latest("created_at"), [file])
+        Reading.objects.create(file=file, state="ready", text=f"{CANARY} read")
     publish(tenant=tenant, text=f"You know {CANARY}.", note=CANARY)
     PromptVersion.objects.create(prompt=tenant.system_prompts.get(), number=99, text=f"a draft with {CANARY}")
     create_api_key(tenant=tenant, name=f"key {CANARY}")
@@ -222,6 +231,7 @@ def test_after_the_deletion_a_canary_is_nowhere(
         for model in [*owned_models(), AuditEntry]:
             assert model._default_manager.count() == 0, model
     assert not Tenant.objects.filter(pk=team.tenant.pk).exists()
+    assert not (data_folder / "files" / team.tenant.pk.hex).exists()
     assert traces_of(server, team.tenant) == []
     folder: Any = server.config_get("dir")
     grepped = [path for path in Path(folder["dir"]).rglob("*") if path.is_file()]

@@ -18,12 +18,15 @@ from django.utils import timezone
 
 from chatapp.audit.models import AuditEntry, BreakGlass
 from chatapp.batches.models import Batch, BatchAnswer, BatchItem
+from chatapp.chat.attachments import attach
 from chatapp.chat.models import Conversation, Generation, Message, State
 from chatapp.data import archive, contents, exports
 from chatapp.data.archive import Archive
 from chatapp.data.exports import cancel_export, request_export, request_own_export
 from chatapp.data.models import Export, JobState, OwnExport, Retention, Sweep
 from chatapp.errors import Conflict, Forbidden, NotFound
+from chatapp.files.models import Attachment, Reading, StoredFile
+from chatapp.files.services import store
 from chatapp.limits.models import LowerLimits, Meter, Reservation, TenantLimits
 from chatapp.limits.selectors import limits_of_team
 from chatapp.owned import TenantOwned
@@ -92,6 +95,7 @@ def test_an_export_holds_all_of_the_team_and_nothing_of_anothers(team: Team, str
 # Where the rows of each model are: a line each, or a part of a document.
 ROWS: dict[type[models.Model], str] = {
     ApiKey: "keys.jsonl",
+    Attachment: "attachments.jsonl",
     AuditEntry: "audit.csv",
     BreakGlass: "readings.jsonl",
     Conversation: "conversations.jsonl",
@@ -103,6 +107,7 @@ ROWS: dict[type[models.Model], str] = {
     Meter: "meters.jsonl",
     PromptVersion: "prompts.jsonl",
     StoredResponse: "responses.jsonl",
+    StoredFile: "files.jsonl",
     SystemPrompt: "assistants.jsonl",
     UsageDay: "usage_days.csv",
     Batch: "batches.jsonl",
@@ -119,6 +124,7 @@ LEFT_OUT: dict[type[models.Model], str] = {
     BatchAnswer: "what a batch is made of until its results are in its files",
     BatchItem: "what a batch is made of until its results are in its files",
     Export: "about such files themselves; the audit log says who asked for which",
+    Reading: "what was read of the files, which are there as they came",
     Reservation: "held while an answer is under way, and settled in its meter",
     Sweep: "counts of a night, which the audit log has too",
     UsageHorizon: "how far rows of usage have been deleted: what is there says it",
@@ -135,7 +141,9 @@ def filled(team: Team) -> None:
     tenant, key = team.tenant, team.key.key
     assert key is not None
     assistant = SystemPrompt.objects.get(tenant=tenant)
-    a_chat(team.member, "one", "two", assistant=assistant, model="small")
+    chat = a_chat(team.member, "one", "two", assistant=assistant, model="small")
+    file = store(access=team.member, name="../Plan.TXT", content=io.BytesIO(b"nine o'clock"), purpose="user_data")
+    attach(chat.messages.order_by("created_at")[0], [file])
     SystemPrompt.objects.create(
         tenant=tenant, name="Archived one", slug="archived-one", description="Knows the tax.", order=3, archived_at=now
     )
@@ -195,7 +203,8 @@ def test_each_model_of_tenants_rows_is_in_an_export_or_left_out_for_a_reason(
         assert rows[name] == own.count() - later > 0, name
     readme = file.read("README.txt").decode()
     for name in file.namelist():
-        assert name in readme or name == "README.txt", name
+        # Files are people's own: said once for all of them.
+        assert name in readme or name == "README.txt" or name.startswith("files/file-"), name
 
 
 def test_an_export_has_what_people_have_set(team: Team, sent: Sent) -> None:
@@ -233,6 +242,13 @@ def test_an_export_has_what_people_have_set(team: Team, sent: Sent) -> None:
     (response,) = lines(file, "responses.jsonl")
     assert (response["settings"], response["principal"]) == ({"metadata": {"for": "tests"}}, team.key.principal)
     assert [response[side][0]["role"] for side in ("input", "output")] == ["user", "assistant"]
+    (plan,) = lines(file, "files.jsonl")
+    assert (plan["name"], plan["user"], plan["bytes"]) == ("Plan.TXT", "member@acme.test", 12)
+    assert plan["place"] == f"files/{plan['id']}.txt"
+    assert file.read(plan["place"]) == b"nine o'clock"
+    (attachment,) = lines(file, "attachments.jsonl")
+    first = min(lines(file, "messages.jsonl"), key=lambda row: row["created_at"])
+    assert (attachment["message"], attachment["file"]) == (first["id"], plan["id"])
     (webhook,) = lines(file, "webhooks.jsonl")
     assert (webhook["url"], webhook["events"]) == ("https://hooks.acme.test/", ["member.joined"])
     (batch,) = lines(file, "batches.jsonl")
