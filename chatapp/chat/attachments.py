@@ -23,6 +23,8 @@ from chatapp.streaming import workers
 from chatapp.tenants.access import Access
 
 MOST_FILES = 10
+# A thousand pages with their pictures; more than MOST_TEXT of text is never read (chatapp.files.reading).
+LARGEST_FILE = 25 * 1024 * 1024
 # Of a question's text, where only its length is known; and what the chat template puts around it.
 CHARACTERS_A_TOKEN = 4
 AROUND_TOKENS = 8

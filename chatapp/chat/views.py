@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 
 from chatapp.accounts.selectors import has_operator
 from chatapp.chat import present
+from chatapp.chat.attachments import LARGEST_FILE, MOST_FILES
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import frame, tenant_page
 from chatapp.tenants.permissions import Permission
@@ -22,9 +23,9 @@ from chatapp.tenants.selectors import closed_teams_of, tenants_of
 
 # The scripts ask for each other one after the other; named in the head, they are fetched at once.
 PRELOADS = (
-    "js/answer.js", "js/blocks.js", "js/code.js", "js/composer.js", "js/dom.js", "js/format.js", "js/log.js",
-    "js/markdown.js", "js/message.js", "js/repair.js", "js/session.js", "js/sheet.js", "js/sidebar.js", "js/socket.js",
-    "vendor/markdown-it.mjs", "vendor/purify.mjs",
+    "js/answer.js", "js/blocks.js", "js/code.js", "js/composer.js", "js/dom.js", "js/files.js", "js/format.js",
+    "js/log.js", "js/markdown.js", "js/message.js", "js/repair.js", "js/session.js", "js/sheet.js", "js/sidebar.js",
+    "js/socket.js", "vendor/markdown-it.mjs", "vendor/purify.mjs",
 )  # fmt: skip
 # The websocket's limit of a frame (DESIGN: 64 KiB), which a message has to fit in.
 MAX_FRAME_BYTES = 64 * 1024
@@ -69,6 +70,7 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         "conversations": conversations,
         "assistants": assistants if len(assistants) > 1 else [],
         "max_frame_bytes": MAX_FRAME_BYTES,
+        "files": {"most": MOST_FILES, "most_bytes": LARGEST_FILE},
     }
     context = {
         **frame(request, access),

@@ -2,6 +2,7 @@
 
 import { h, icon, useSprite } from "#octavo/dom.js";
 import { Composer } from "#octavo/composer.js";
+import { Files, Preview, acceptFiles } from "#octavo/files.js";
 import { Log } from "#octavo/log.js";
 import { Session } from "#octavo/session.js";
 import { Sidebar } from "#octavo/sidebar.js";
@@ -20,6 +21,23 @@ const tabs = new BroadcastChannel(`octavo ${page.tenant.slug}`);
 const session = new Session({ api: `/api/t/${page.tenant.slug}`, conversations: page.conversations, notify });
 let current = page.conversation ? session.adopt(page.conversation) : session.fresh();
 
+const preview = new Preview($("preview"), session.api);
+const showFile = (file) => preview.show(file);
+const files = new Files({
+  tray: $("files"),
+  room: $("room"),
+  live: $("live"),
+  api: session.api,
+  tenant: page.tenant.slug,
+  most: page.files.most,
+  mostBytes: page.files.most_bytes,
+  used: () => {
+    const usage = current?.messages.findLast((message) => message.usage?.prompt_tokens)?.usage;
+    return usage ? usage.prompt_tokens + (usage.completion_tokens ?? 0) : 0;
+  },
+  show: showFile,
+  onChange: () => composer.refresh(),
+});
 const log = new Log({
   scroller: $("scroller"),
   log: $("log"),
@@ -27,16 +45,28 @@ const log = new Log({
   empty: $("empty"),
   name: page.assistant,
   retry: (message) => session.askAgain(current, message),
+  showFile,
 });
 const composer = new Composer($("composer"), {
   tenant: page.tenant.slug,
   maxBytes: page.max_frame_bytes,
   onSend: (text) => {
     $("refusal").hidden = true;
-    session.ask(current, text);
+    session.ask(current, text, undefined, files.take());
     log.toEnd();
   },
   onStop: () => session.stop(current),
+  hindrance: () => files.hindrance,
+});
+acceptFiles({
+  place: document.querySelector("main"),
+  input: composer.input,
+  button: $("attach"),
+  picker: $("picker"),
+  take: (chosen) => {
+    $("refusal").hidden = true;
+    files.add(chosen);
+  },
 });
 const sidebar = new Sidebar({
   sidebar: $("sidebar"),
@@ -89,6 +119,7 @@ function show(conversation) {
   choose(conversation);
   $("refusal").hidden = true;
   log.show(conversation);
+  files.open(conversation.id);
   composer.open(conversation.id);
   update();
   if (!sidebar.isSheet) composer.focus();
@@ -119,6 +150,7 @@ async function visit(id, push = true) {
   const awaited = { id, title: session.list.find((item) => item.id === id)?.title, messages: [] };
   current = awaited;
   log.wait();
+  files.open(id);
   composer.open(id);
   update();
   try {
@@ -172,6 +204,7 @@ function notify(change) {
     if (change.conversation === current) {
       history.pushState({}, "", `${base}c/${current.id}`);
       composer.rename(current.id);
+      files.rename(current.id);
     }
     session.refreshList().catch(() => {});
   }
@@ -205,7 +238,8 @@ function announce(message) {
 }
 
 /** A question was not accepted: it goes back to where it was written, with the reason. */
-function refused({ conversation, text, error }) {
+function refused({ conversation, text, files: taken, error }) {
+  files.putBack(conversation.id, taken ?? []);
   if (conversation !== current) return composer.keepFor(conversation.id, text);
   log.refresh();
   update();

@@ -7,8 +7,9 @@ const FRAME_BYTES = 1024;
 const NEAR = 0.8;
 
 export class Composer {
-  /** `form` holds textarea, .send, .stop, .limit; `onSend(text)`, `onStop()`; `maxBytes`: of a frame. */
-  constructor(form, { tenant, maxBytes, onSend, onStop }) {
+  /** `form` holds textarea, .send, .stop, .limit; `onSend(text)`, `onStop()`; `maxBytes`: of a frame; `hindrance()`: why
+      nothing can be sent now, in words, or "". */
+  constructor(form, { tenant, maxBytes, onSend, onStop, hindrance = () => "" }) {
     this.form = form;
     this.input = form.querySelector("textarea");
     this.sendButton = form.querySelector(".send:not(.stop)");
@@ -18,6 +19,7 @@ export class Composer {
       tenant,
       onSend,
       onStop,
+      hindrance,
       maxBytes: maxBytes - FRAME_BYTES,
       answering: false,
       key: "new",
@@ -81,13 +83,18 @@ export class Composer {
     this.#grow();
   }
 
+  /** What else goes with a question has changed. */
+  refresh() {
+    this.#grow();
+  }
+
   focus() {
     this.input.focus({ preventScroll: true });
   }
 
   #send() {
     const text = this.input.value;
-    if (this.answering || !text.trim() || this.#over()) return;
+    if (this.answering || !text.trim() || this.#over() || this.hindrance()) return;
     this.put("");
     this.onSend(text);
   }
@@ -123,6 +130,8 @@ export class Composer {
     this.limit.classList.toggle("over", over);
     const size = `${count(Math.ceil(bytes / 1024))} of ${count(Math.floor(this.maxBytes / 1024))} KB`;
     this.limit.textContent = over ? `${size}: too long to send, shorten it` : size;
-    this.sendButton.disabled = !this.input.value.trim() || over;
+    const hindrance = this.hindrance();
+    this.sendButton.disabled = !this.input.value.trim() || over || Boolean(hindrance);
+    this.sendButton.title = hindrance;
   }
 }

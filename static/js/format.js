@@ -4,6 +4,15 @@ const number = new Intl.NumberFormat("en");
 
 export const count = (value) => number.format(value);
 
+export const tokens = (value) => `${count(value)} token${value === 1 ? "" : "s"}`;
+
+/** 812 bytes, 4.2 KB, 1.5 MB. */
+export function bytes(value) {
+  if (value < 1024) return `${value} bytes`;
+  const [size, unit] = value < 1024 ** 2 ? [value / 1024, "KB"] : [value / 1024 ** 2, "MB"];
+  return `${size < 10 ? Number(size.toFixed(1)) : count(Math.round(size))} ${unit}`;
+}
+
 /** Seconds as a reader wants them: 0.42 s, 3.1 s, 75 s. */
 export function seconds(value) {
   if (value < 1) return `${Math.max(value, 0.01).toFixed(2).replace(/0$/, "")} s`;

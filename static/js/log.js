@@ -12,8 +12,8 @@ const NEAR_PX = 48;
 const SKELETON_AFTER_MS = 150;
 
 export class Log {
-  constructor({ scroller, log, jump, empty, name, retry }) {
-    Object.assign(this, { scroller, log, jump, empty, name, retry });
+  constructor({ scroller, log, jump, empty, name, retry, showFile }) {
+    Object.assign(this, { scroller, log, jump, empty, name, retry, showFile });
     this.views = new Map();
     this.changed = new Set();
     this.following = true;
@@ -65,7 +65,7 @@ export class Log {
     let before = null;
     for (const message of path) {
       const view =
-        this.views.get(message) ?? new MessageView(message, { name: this.name, retry: this.retry });
+        this.views.get(message) ?? new MessageView(message, { name: this.name, retry: this.retry, showFile: this.showFile });
       views.set(message, view);
       const place = before ? before.nextSibling : this.log.firstChild;
       if (place !== view.element) this.log.insertBefore(view.element, place);

@@ -2,14 +2,15 @@
 
 import { LIVE } from "#octavo/answer.js";
 import { copyButton, h, icon } from "#octavo/dom.js";
+import { sentFiles } from "#octavo/files.js";
 import { count, exactTime, figures, place, relativeTime } from "#octavo/format.js";
 import { MarkdownView } from "#octavo/markdown.js";
 
 const QUIET_MS = 1000;
 
 export class MessageView {
-  /** `retry(message)` asks the question of a failed answer again. */
-  constructor(message, { name, retry }) {
+  /** `retry(message)` asks the question of a failed answer again; `showFile(file)` opens one of a question's. */
+  constructor(message, { name, retry, showFile }) {
     this.message = message;
     this.retry = retry;
     const isUser = message.role === "user";
@@ -30,6 +31,7 @@ export class MessageView {
       "article",
       { class: `message ${message.role}`, "data-id": message.id },
       h("h2", { class: "who", text: isUser ? "You" : name }),
+      message.files?.length ? sentFiles(message.files, showFile) : null,
       this.text,
       this.state,
       this.notice,

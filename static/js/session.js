@@ -130,10 +130,11 @@ export class Session {
 
   // --- asking and stopping -----------------------------------------------------------------------------------------
 
-  ask(conversation, text, parentId) {
+  /** `files`: {id, name, …} that go with it. */
+  ask(conversation, text, parentId, files = []) {
     const created_at = new Date(this.now()).toISOString();
     const parent_id = parentId === undefined ? (conversation.messages.at(-1)?.id ?? null) : parentId;
-    const question = { id: newId(), parent_id, role: "user", text, created_at, status: "completed" };
+    const question = { id: newId(), parent_id, role: "user", text, files, created_at, status: "completed" };
     const answer = {
       id: newId(),
       parent_id: question.id,
@@ -147,6 +148,7 @@ export class Session {
     };
     conversation.messages.push(question, answer);
     const frame = { type: "response.create", event_id: newId(), input: text, idempotency_key: newId() };
+    if (files.length) frame.file_ids = files.map((file) => file.id);
     if (conversation.id) frame.conversation_id = conversation.id;
     if (conversation.id && parent_id) frame.parent_id = parent_id;
     if (!conversation.id && conversation.assistant_id) frame.assistant_id = conversation.assistant_id;
@@ -158,7 +160,7 @@ export class Session {
   /** Ask the question of a failed answer again. */
   askAgain(conversation, answer) {
     const question = conversation.messages.find((message) => message.id === answer.parent_id);
-    if (question && !this.live(conversation)) this.ask(conversation, question.text);
+    if (question && !this.live(conversation)) this.ask(conversation, question.text, undefined, question.files);
   }
 
   stop(conversation) {
@@ -182,7 +184,7 @@ export class Session {
     conversation.messages = conversation.messages.filter(
       (message) => message !== question && message !== answer,
     );
-    this.notify({ kind: "rejected", conversation, text: question.text, error });
+    this.notify({ kind: "rejected", conversation, text: question.text, files: question.files, error });
   }
 
   // --- frames ------------------------------------------------------------------------------------------------------

@@ -195,3 +195,21 @@ test("data of the server that is behind the socket does not take text away", () 
   assert.equal(conversation.title, "Named");
   assert.equal(conversation.messages[1].text, "text");
 });
+
+test("files go with the question, with it again when it is asked again, and come back when it is refused", () => {
+  const tab = open();
+  const files = [{ id: "file-1", name: "a.txt" }];
+  const conversation = tab.session.fresh();
+  tab.session.ask(conversation, "Hi", undefined, files);
+  assert.deepEqual(tab.sent.at(-1).file_ids, ["file-1"]);
+  assert.deepEqual(conversation.messages[0].files, files);
+  tab.session.onFrame({ type: "error", event_id: tab.sent.at(-1).event_id, code: "context_too_long", message: "No." });
+  assert.deepEqual(tab.changes.at(-1).files, files);
+  tab.session.ask(conversation, "Hi", undefined, files);
+  const answer = conversation.messages[1];
+  answer.status = "failed";
+  tab.session.askAgain(conversation, answer);
+  assert.deepEqual(tab.sent.at(-1).file_ids, ["file-1"]);
+  tab.session.ask(conversation, "Without");
+  assert.equal(tab.sent.at(-1).file_ids, undefined);
+});

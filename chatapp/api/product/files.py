@@ -14,7 +14,7 @@ from ninja import File, Router, Schema, Status
 from ninja.files import UploadedFile
 
 from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
-from chatapp.chat.attachments import context_of
+from chatapp.chat.attachments import LARGEST_FILE, context_of
 from chatapp.chat.requests import model_of
 from chatapp.downloads import stored
 from chatapp.errors import BadInput, Conflict, NotFound
@@ -26,8 +26,6 @@ from chatapp.tenants.permissions import Permission
 router = Router(tags=["files"])
 CHAT = needs(Permission.CHAT)
 REFUSALS = {400: ErrorAnswer, 401: ErrorAnswer, 403: ErrorAnswer, 404: ErrorAnswer}
-# Of a file that is to be read: a thousand pages with their pictures.
-LARGEST = 25 * services.MB
 UNATTACHED = timedelta(days=1)
 
 
@@ -77,7 +75,7 @@ def upload(request: AccessRequest, slug: str, file: File[UploadedFile]) -> Any:
         content=file,
         purpose=Purpose.USER_DATA,
         expires_at=expires_at,
-        most=LARGEST,
+        most=LARGEST_FILE,
     )
     jobs.request(found)
     return Status(201, _answer(request, found.public_id, ""))

@@ -1,0 +1,400 @@
+/* Files that are to go with the next question: taken by button, drop or paste, sent up one after the other, looked after
+   until they have been read, and taken off again. Kept per conversation, as drafts are.
+
+   Knows the product's API and its own tray; `onChange()` says that what may be sent has changed. */
+
+import { h, icon } from "#octavo/dom.js";
+import { bytes, count, tokens } from "#octavo/format.js";
+
+// How soon a file that is being read is looked at again; later each time.
+const FIRST_LOOK_MS = 250;
+const LONGEST_LOOK_MS = 3000;
+const UNDERWAY = new Set(["uploading", "queued", "running"]);
+
+export class Files {
+  /** `tray`, `room`, `live`: where chips, tokens and what screen readers hear stand; `most`, `mostBytes`: of files, and of
+      one; `used()`: tokens that the conversation has; `show(file)`: somebody wants to read one. */
+  constructor({ tray, room, live, api, tenant, most, mostBytes, used, show, onChange }) {
+    Object.assign(this, { tray, room, live, api, tenant, most, mostBytes, used, show, onChange });
+    this.key = "new";
+    this.drafts = new Map(); // conversation -> its files
+    this.refused = "";
+  }
+
+  get items() {
+    if (!this.drafts.has(this.key)) this.drafts.set(this.key, []);
+    return this.drafts.get(this.key);
+  }
+
+  /** Why a question cannot be sent now, in words; "" where it can. */
+  get hindrance() {
+    if (this.items.some((item) => UNDERWAY.has(item.state))) return "Wait until the files have been read.";
+    if (this.items.some((item) => item.state === "failed")) return "Take off the file that cannot be read.";
+    return this.#over() > 0 ? "Take off a file: they do not fit." : "";
+  }
+
+  // --- which conversation ------------------------------------------------------------------------------------------
+
+  open(conversationId) {
+    this.key = conversationId ?? "new";
+    this.refused = "";
+    if (!this.drafts.has(this.key)) {
+      for (const kept of this.#kept()) this.#watch(this.#place({ ...kept, state: "queued" }));
+    }
+    this.render();
+  }
+
+  /** The conversation that was new has an id now. */
+  rename(conversationId) {
+    const items = this.items;
+    this.drafts.delete(this.key);
+    this.#keep([]);
+    this.key = conversationId;
+    this.drafts.set(this.key, items);
+    this.#keep(items);
+  }
+
+  /** What goes with the question that is sent now. */
+  take() {
+    const taken = this.items.filter((item) => item.state === "ready");
+    this.drafts.set(this.key, []);
+    this.#changed();
+    return taken.map(({ id, name, bytes, kind, pages, tokens }) => ({ id, name, bytes, kind, pages, tokens }));
+  }
+
+  /** A question was not accepted: its files are there again. */
+  putBack(conversationId, files) {
+    const key = conversationId ?? "new";
+    const there = this.drafts.get(key) ?? [];
+    const lost = files.filter((file) => !there.some((item) => item.id === file.id));
+    this.drafts.set(key, [...lost.map((file) => ({ ...file, state: "ready" })), ...there]);
+    this.#keep(this.drafts.get(key), key);
+    if (key === this.key) this.#changed();
+  }
+
+  // --- taking and sending up ---------------------------------------------------------------------------------------
+
+  add(files) {
+    this.refused = "";
+    for (const file of files) {
+      if (this.items.length >= this.most) {
+        this.refused = `A question may have ${this.most} files.`;
+        break;
+      }
+      const item = this.#place({ name: file.name, bytes: file.size, state: "uploading", progress: 0 });
+      if (file.size === 0) this.#fail(item, "The file is empty.");
+      else if (file.size > this.mostBytes)
+        this.#fail(item, `The file has ${bytes(file.size)}; at most ${bytes(this.mostBytes)} are taken.`);
+      else this.#upload(item, file);
+    }
+    this.#changed();
+  }
+
+  #place(item) {
+    this.items.push(item);
+    return item;
+  }
+
+  #upload(item, file) {
+    const request = new XMLHttpRequest(); // fetch does not say how far it is
+    item.request = request;
+    const form = new FormData();
+    form.append("file", file, file.name);
+    request.open("POST", `${this.api}/files`);
+    request.responseType = "json";
+    request.setRequestHeader(
+      "X-CSRFToken",
+      document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "",
+    );
+    request.upload.addEventListener("progress", (event) => {
+      if (!event.lengthComputable) return;
+      item.progress = event.loaded / event.total;
+      this.#draw(item);
+    });
+    request.addEventListener("load", () => {
+      item.request = null;
+      if (request.status === 201) {
+        this.#apply(item, request.response);
+        this.#watch(item);
+      } else this.#fail(item, request.response?.error?.message ?? unsaid(request.status));
+      this.#changed();
+    });
+    for (const event of ["error", "timeout"])
+      request.addEventListener(event, () => {
+        this.#fail(item, "The connection broke. Take it off and attach it again.");
+        this.#changed();
+      });
+    request.send(form);
+  }
+
+  #fail(item, message) {
+    Object.assign(item, { state: "failed", error: { message } });
+    this.live.textContent = `${item.name}: ${message}`;
+  }
+
+  #apply(item, data) {
+    const { id, name, bytes, state, kind, pages, tokens, context_tokens, error } = data;
+    const before = item.state;
+    Object.assign(item, { id, name, bytes, state, kind, pages, tokens, error });
+    if (context_tokens) this.context = context_tokens;
+    if (before !== state && state === "ready") this.live.textContent = `${name} is ready, ${about(item)}.`;
+    if (state === "failed") this.live.textContent = `${name} cannot be read. ${error?.message ?? ""}`;
+  }
+
+  /** Ask how the reading goes until it is over. A file that is gone by now is taken off. */
+  async #watch(item) {
+    let pause = FIRST_LOOK_MS;
+    while (UNDERWAY.has(item.state) && !item.gone) {
+      try {
+        const reply = await fetch(`${this.api}/files/${item.id}`, { headers: { Accept: "application/json" } });
+        if (reply.status === 404) return this.#drop(item);
+        if (reply.ok) this.#apply(item, await reply.json());
+      } catch {
+        // No connection: the next look is later.
+      }
+      this.#changed();
+      if (!UNDERWAY.has(item.state)) return;
+      await new Promise((done) => setTimeout(done, pause));
+      pause = Math.min(pause * 1.5, LONGEST_LOOK_MS);
+    }
+  }
+
+  remove(item) {
+    item.request?.abort();
+    this.#drop(item);
+    if (!item.id) return;
+    // One that was sent before stays with its message; the server knows.
+    fetch(`${this.api}/files/${item.id}`, {
+      method: "DELETE",
+      headers: { "X-CSRFToken": document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "" },
+    }).catch(() => {});
+  }
+
+  #drop(item) {
+    item.gone = true;
+    for (const [key, items] of this.drafts) {
+      if (!items.includes(item)) continue;
+      const rest = items.filter((other) => other !== item);
+      this.drafts.set(key, rest);
+      this.#keep(rest, key);
+    }
+    this.#changed();
+  }
+
+  // --- keeping -----------------------------------------------------------------------------------------------------
+
+  #name(key = this.key) {
+    return `octavo:files:${this.tenant}:${key}`;
+  }
+
+  #keep(items = this.items, key = this.key) {
+    const kept = items.filter((item) => item.id).map(({ id, name, bytes }) => ({ id, name, bytes }));
+    try {
+      if (kept.length) localStorage.setItem(this.#name(key), JSON.stringify(kept));
+      else localStorage.removeItem(this.#name(key));
+    } catch {
+      // Switched off or full: they are here as long as the page.
+    }
+  }
+
+  #kept() {
+    try {
+      return JSON.parse(localStorage.getItem(this.#name()) ?? "[]");
+    } catch {
+      return [];
+    }
+  }
+
+  // --- showing -----------------------------------------------------------------------------------------------------
+
+  /** How many tokens are too many, as far as is known; 0 or less: they fit. */
+  #over() {
+    if (!this.context || !this.items.length) return 0;
+    return this.#sum() + this.used() + 1 - this.context;
+  }
+
+  #sum() {
+    return this.items.reduce((sum, item) => sum + (item.tokens ?? 0), 0);
+  }
+
+  #changed() {
+    this.#keep();
+    this.render();
+    this.onChange();
+  }
+
+  render() {
+    this.tray.replaceChildren(...this.items.map((item) => (item.view = this.#chip(item))));
+    this.tray.hidden = this.items.length === 0;
+    const words = this.refused || this.#room();
+    this.room.hidden = !words;
+    this.room.textContent = words;
+    this.room.classList.toggle("over", Boolean(this.refused) || this.#over() > 0);
+  }
+
+  #room() {
+    const sum = this.#sum();
+    if (!this.items.length || !sum) return "";
+    const taken = this.items.length === 1 ? `The file takes ${tokens(sum)}` : `The files take ${tokens(sum)}`;
+    if (!this.context) return `${taken}.`;
+    const over = this.#over();
+    if (over > 0)
+      return `${taken}: ${count(over)} more than fit into the ${count(this.context)} that can be read at once. Take off a file, or attach a part of it.`;
+    return `${taken}; there is room for ${count(-over)} more.`;
+  }
+
+  #draw(item) {
+    const bar = item.view?.querySelector("progress");
+    if (bar) bar.value = item.progress;
+  }
+
+  #chip(item) {
+    const failed = item.state === "failed";
+    const name = h("span", { class: "file-name", text: item.name, dir: "auto" });
+    const facts = h("span", { class: "file-facts", text: failed ? item.error?.message : about(item) });
+    const body =
+      item.state === "ready"
+        ? h("button", { type: "button", class: "file-body", onclick: () => this.show(item) }, name, facts)
+        : h("span", { class: "file-body" }, name, facts);
+    if (item.state === "ready") body.title = `Read what stands in ${item.name}`;
+    return h(
+      "li",
+      { class: `file ${failed ? "bad" : item.state}`, "data-state": item.state },
+      icon(failed ? "circle-alert" : "file-text"),
+      body,
+      item.state === "uploading"
+        ? h("progress", { max: 1, value: item.progress ?? 0, "aria-label": `Sending ${item.name}` })
+        : null,
+      h(
+        "button",
+        {
+          type: "button",
+          class: "file-off",
+          "aria-label": `Take off ${item.name}`,
+          onclick: () => {
+            this.remove(item);
+            (this.tray.querySelector(".file-off") ?? this.tray.closest("form").querySelector("textarea")).focus();
+          },
+        },
+        icon("x"),
+      ),
+    );
+  }
+}
+
+/** "3 pages, 1,204 tokens", with what is known; before that, what happens to it. */
+export function about(file) {
+  if (file.state === "uploading") return "Sending…";
+  if (UNDERWAY.has(file.state)) return "Reading…";
+  const parts = [];
+  if (file.pages) parts.push(file.pages === 1 ? "1 page" : `${count(file.pages)} pages`);
+  else parts.push(bytes(file.bytes));
+  if (file.tokens != null) parts.push(tokens(file.tokens));
+  return parts.join(", ");
+}
+
+function unsaid(status) {
+  if (status === 413) return "The file is too large.";
+  if (status === 401 || status === 403) return "You are logged out, or may not attach files. Load the page again.";
+  return "The server did not take the file. Take it off and attach it again.";
+}
+
+/** The files of a message that was sent: chips that open. */
+export function sentFiles(files, show) {
+  return h(
+    "ul",
+    { class: "files", "aria-label": "Files" },
+    ...files.map((file) =>
+      h(
+        "li",
+        { class: "file" },
+        icon("file-text"),
+        h(
+          "button",
+          { type: "button", class: "file-body", title: `Read what stands in ${file.name}`, onclick: () => show(file) },
+          h("span", { class: "file-name", text: file.name, dir: "auto" }),
+          h("span", { class: "file-facts", text: about(file) }),
+        ),
+      ),
+    ),
+  );
+}
+
+/** A dialog that shows what was read of a file, as text and as nothing else, and saves the file as it came. */
+export class Preview {
+  constructor(dialog, api) {
+    Object.assign(this, { dialog, api });
+    this.title = dialog.querySelector("h2");
+    this.facts = dialog.querySelector(".facts");
+    this.text = dialog.querySelector("pre");
+    this.save = dialog.querySelector("a");
+    dialog.querySelector("[data-closes]").addEventListener("click", () => dialog.close());
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  }
+
+  async show(file) {
+    this.title.textContent = file.name;
+    this.facts.textContent = about({ ...file, state: "ready" });
+    this.save.href = `${this.api}/files/${file.id}/content`;
+    this.text.textContent = "Loading…";
+    this.dialog.showModal();
+    this.file = file.id;
+    let said;
+    try {
+      const reply = await fetch(`${this.api}/files/${file.id}/text`, { headers: { Accept: "application/json" } });
+      const data = await reply.json();
+      said = reply.ok
+        ? data.text
+        : reply.status === 404
+          ? "This file is not there any more."
+          : (data.error?.message ?? "The text could not be loaded.");
+    } catch {
+      said = "The text could not be loaded. Close this and try again.";
+    }
+    if (this.file === file.id) this.text.textContent = said;
+  }
+}
+
+/** Files that are dropped anywhere on `place`, pasted into `input`, or chosen by `button` go to `take(files)`. */
+export function acceptFiles({ place, input, button, picker, take }) {
+  button.addEventListener("click", () => picker.click());
+  picker.addEventListener("change", () => {
+    take([...picker.files]);
+    picker.value = ""; // the same file may be chosen again
+    input.focus();
+  });
+  input.addEventListener("paste", (event) => {
+    const files = [...(event.clipboardData?.files ?? [])];
+    // A copied table is text and a picture at once: the text is meant.
+    if (!files.length || event.clipboardData.getData("text/plain")) return;
+    event.preventDefault();
+    take(files);
+  });
+  let depth = 0;
+  const carries = (event) => event.dataTransfer?.types.includes("Files");
+  const over = (on) => place.classList.toggle("dropping", on);
+  place.addEventListener("dragenter", (event) => {
+    if (!carries(event)) return;
+    event.preventDefault();
+    depth += 1;
+    over(true);
+  });
+  place.addEventListener("dragover", (event) => {
+    if (!carries(event)) return;
+    event.preventDefault();
+    event.dataTransfer.dropEffect = "copy";
+  });
+  place.addEventListener("dragleave", (event) => {
+    if (!carries(event)) return;
+    depth = Math.max(0, depth - 1);
+    over(depth > 0);
+  });
+  place.addEventListener("drop", (event) => {
+    if (!carries(event)) return;
+    event.preventDefault();
+    depth = 0;
+    over(false);
+    take([...event.dataTransfer.files]);
+    input.focus();
+  });
+}
