@@ -32,7 +32,10 @@ class ToolGrammar(msgspec.Struct, frozen=True):
 
 
 def check_schema(tool: Tool) -> None:
-    """Raises GrammarError for parameters that are too large or nested too deep to be worked with."""
+    """Raises GrammarError for parameters that are no object's, too large, or nested too deep to be worked with."""
+    kind = tool.parameters.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise GrammarError(f"The parameters of {tool.name} must be a schema of an object, not of {json.dumps(kind)}.")
     try:
         text = json.dumps(tool.parameters, ensure_ascii=False)
     except (RecursionError, ValueError) as error:
@@ -56,8 +59,7 @@ def tool_grammar(
     """`forced`: there must be a call, and nothing else; otherwise text, and calls where the model begins one.
 
     enforced: names of the functions whose arguments keep to their schema, those of the others are any object. control:
-    the id of a mark that is a control token. options: of the JSON schemas. Raises GrammarError for a schema of
-    something that is no object.
+    the id of a mark that is a control token. options: of the JSON schemas. The tools have been checked.
     """
     enforced = set(enforced)
     schemas = [_object_schema(tool) if tool.name in enforced else {"type": "object"} for tool in tools]
@@ -103,9 +105,6 @@ def tool_grammar(
 
 def _object_schema(tool: Tool) -> dict[str, Any]:
     schema = dict(tool.parameters)
-    kind = schema.get("type", "object")
-    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
-        raise GrammarError(f"The parameters of {tool.name} must be a schema of an object, not of {json.dumps(kind)}.")
     schema["type"] = "object"
     required = schema.get("required", [])
     named = schema.get("properties", {})

@@ -22,7 +22,7 @@ from engine.outputs import RequestRefused
 from engine.protocol import Request, Tool
 from engine.regions import Region
 from engine.tool_calls import CallForm, CallReading
-from engine.tool_grammar import ToolGrammar, check_schema
+from engine.tool_grammar import ToolGrammar, check_schema, tool_grammar
 
 if TYPE_CHECKING:
     from engine.grammar import CompiledGrammar
@@ -101,35 +101,33 @@ def compiled(engine: LLMEngine, request: Request) -> CompiledGrammar:
     forced = request.tool_choice in ("required", "function")
     if request.tool_choice == "function":
         tools = [tool for tool in tools if tool.name == request.tool_name]
-    attempts = [{tool.name for tool in tools}, strict] if forced else [strict]
-    for last, enforced in enumerate(attempts, 1 - len(attempts)):
+
+    def compile_for(enforced: set[str]) -> CompiledGrammar:
+        grammar = _tool_grammar(engine.tokenizer, request, tools, enforced)
+        return engine.compile_grammar(grammar, request.tenant, "tools")
+
+    if forced:
         try:
-            return engine.compile_grammar(
-                _tool_grammar(engine.tokenizer, request, tools, enforced), request.tenant, "tools"
-            )
+            return compile_for({tool.name for tool in tools})
         except RequestRefused:
-            if last == 0:
+            if all(tool.strict for tool in tools):
                 raise
-    raise AssertionError("unreachable")
+    return compile_for(strict)
 
 
 def _tool_grammar(tokenizer: Tokenizer, request: Request, tools: list[Tool], enforced: set[str]) -> ToolGrammar:
     from engine.grammar import JSON_OPTIONS
-    from engine.tool_grammar import tool_grammar
 
     assert tokenizer.call_form is not None
-    try:
-        return tool_grammar(
-            tokenizer.call_form,
-            tools,
-            forced=request.tool_choice in ("required", "function"),
-            parallel=request.parallel_tool_calls and request.tool_choice != "function",
-            enforced=enforced,
-            control=tokenizer.control_id,
-            options=JSON_OPTIONS,
-        )
-    except GrammarError as error:
-        raise RequestRefused("invalid_grammar", str(error), "tools") from None
+    return tool_grammar(
+        tokenizer.call_form,
+        tools,
+        forced=request.tool_choice in ("required", "function"),
+        parallel=request.parallel_tool_calls and request.tool_choice != "function",
+        enforced=enforced,
+        control=tokenizer.control_id,
+        options=JSON_OPTIONS,
+    )
 
 
 def rendered(tokenizer: Tokenizer, request: Request) -> tuple[list[int], list[Region]]:

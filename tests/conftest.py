@@ -1,4 +1,4 @@
-"""Fixtures that several test packages share: a real Valkey server, the real model's folder."""
+"""Fixtures that several test packages share: a real Valkey server, the real model's folder, one that knows of tools."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models import make_tool_model
 from tests.stack import Stack, started
 
 # Triton's kernels run through its interpreter, on the CPU. Triton looks at this once, when it is imported, which
@@ -51,6 +52,12 @@ def model_path() -> str:
     path = Path(os.environ.get("OCTAVO_TEST_MODEL", ROOT / ".cache/models/smollm2-135m-instruct"))
     assert (path / "config.json").exists(), f"no model at {path}; run `make setup`"
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def tool_model_path(tmp_path_factory: pytest.TempPathFactory, model_path: str) -> str:
+    """The real model with a chat template that knows of tools (Hermes form); made in no time, its weights are links."""
+    return str(make_tool_model(tmp_path_factory.mktemp("tools") / "smollm2-tools", model_path))
 
 
 @pytest.fixture(scope="session")
