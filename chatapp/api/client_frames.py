@@ -145,7 +145,7 @@ class Cancel(ClientFrame, frozen=True, kw_only=True, tag="response.cancel"):
         StreamId | None,
         Meta(
             description="Instead of a response: a lane of this socket. What runs in it is stopped; what waits in it"
-            " is dropped, each with an error `cancelled`."
+            " is dropped, each with an error `cancelled`. An error `not_found` says that it is empty."
         ),
     ] = None
 

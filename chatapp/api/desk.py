@@ -23,7 +23,7 @@ from chatapp.api.outbox import Outbox
 from chatapp.api.responses import Lagging, Narrator
 from chatapp.chat import selectors, services
 from chatapp.chat.models import Generation
-from chatapp.errors import BadInput, Refusal
+from chatapp.errors import BadInput, NotFound, Refusal
 from chatapp.streaming.workers import queue_position
 from chatapp.tenants.access import Access
 
@@ -187,6 +187,8 @@ class Desk:
             return
         assert frame.stream_id is not None
         places = self.lanes.of(frame.stream_id)
+        if not places:
+            raise NotFound("Nothing runs or waits in this lane.", param="stream_id")
         for place in places:
             place.drop()
         for place in places:

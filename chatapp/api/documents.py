@@ -25,9 +25,9 @@ MODULES = (
     "chatapp.api.openai_completions",
     "chatapp.api.openai_responses",
     "chatapp.api.openai_models",
-    "chatapp.api.openai_responses",
     "chatapp.api.openai_files",
     "chatapp.api.openai_batches",
+    "chatapp.api.tickets",
 )
 VERSION = "1.0.0"
 REF = "#/components/schemas/{name}"

@@ -6,8 +6,9 @@ Unknown fields are ignored, so that a newer client can talk to an older server; 
 
 from __future__ import annotations
 
+import json
 import re
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -51,7 +52,8 @@ CLIENT_TYPES = tuple(
     for kind in get_args(AnyClientFrame)
 )
 _decoder: msgspec.json.Decoder[AnyClientFrame] = msgspec.json.Decoder(AnyClientFrame)
-_loose = msgspec.json.Decoder()
+# Python refuses to read integers of thousands of digits; no field takes any of so many.
+MOST_DIGITS = 400
 _PATH = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 _DICT_KEY = re.compile(r"\[\.\.\.\]")
@@ -86,9 +88,13 @@ def parse(text: str | None) -> AnyClientFrame:
     try:
         frame = _decoder.decode(text)
     except msgspec.ValidationError as error:
-        raise _explain(text, error) from None
+        raise _explain(_loosely(text), error) from None
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        raise FrameError("bad_frame", "This frame is not JSON.", close=CLOSE_BAD_FRAME) from None
+        loose = _loosely(text)
+        try:
+            frame = msgspec.convert(loose, AnyClientFrame)
+        except msgspec.ValidationError as error:
+            raise _explain(loose, error) from None
     if (missing := _missing(frame)) is not None:
         raise FrameError(
             "invalid_frame",
@@ -110,12 +116,35 @@ def _missing(frame: AnyClientFrame) -> str | None:
     return None
 
 
-def _explain(text: str, error: msgspec.ValidationError) -> FrameError:
-    """What is wrong with a frame that is JSON but not one of ours; only JSON that breaks off closes the socket."""
+def _loosely(text: str) -> Any:
+    """All that is JSON by its grammar, also what msgspec refuses: numbers beyond any type are infinite, and half
+    characters, as browsers write of a broken text, are left out. Raises FrameError."""
     try:
-        loose = _loose.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return FrameError("bad_frame", "This frame is not JSON.", close=CLOSE_BAD_FRAME)
+        return _whole(json.loads(text, parse_int=_integer, parse_constant=_no_json))
+    except (ValueError, RecursionError):
+        raise FrameError("bad_frame", "This frame is not JSON.", close=CLOSE_BAD_FRAME) from None
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) < MOST_DIGITS else float(digits)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(name)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "ignore").decode()
+    if isinstance(value, list):
+        return [_whole(inner) for inner in value]
+    if isinstance(value, dict):
+        return {_whole(name): _whole(inner) for name, inner in value.items()}
+    return value
+
+
+def _explain(loose: Any, error: msgspec.ValidationError) -> FrameError:
+    """What is wrong with a frame that is JSON but not one of ours."""
     message, param = where(error)
     if not isinstance(loose, dict):
         return FrameError("invalid_frame", f"A frame is a JSON object with a `type`. {message}.")

@@ -101,7 +101,9 @@ async def test_a_whole_lane_can_be_stopped(team: Team, voice: Voice) -> None:
         (end,) = (frame for frame in frames if frame["type"] != "error")
         assert (end["type"], end["response_id"]) == ("response.cancelled", running["response_id"])
         assert await rows() == 1, "what waited was never asked"
-        await socket.send(type="response.cancel", stream_id="nobody's")
+        await socket.send(type="response.cancel", stream_id="nobody's", event_id="x")
+        error = (await socket.read_until("error"))[-1]
+        assert (error["code"], error["param"], error["event_id"]) == ("not_found", "stream_id", "x")
         again = await socket.create(input="And now?", stream_id="a")
         voice.answer("Here.")
         assert (await socket.ended(again["response_id"]))[-1]["type"] == "response.completed"
