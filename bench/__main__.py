@@ -82,9 +82,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--only", action="append", choices=[*SERVED, TRANSPORT, *SECTIONS, *OTHERS], help="may be repeated"
-    )
+    every = [*SERVED, TRANSPORT, *SECTIONS, *OTHERS]
+    parser.add_argument("--only", action="append", choices=every, help="may be repeated")
     parser.add_argument("--log", action="store_true", help="put what was found into docs/LOG.md")
     args = parser.parse_args(argv)
     parts = args.only or every
