@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from chatapp.api import (
+    browser_client,
     documents,
     openai,
     openai_batches,
@@ -41,5 +42,6 @@ urlpatterns = [
     path("ws/v1/asyncapi.json", reference.asyncapi_document, name="asyncapi"),
     path("docs/", reference.index, name="docs"),
     path("docs/websocket", reference.websocket, name="docs-websocket"),
+    path("client/octavo.js", browser_client.module, name="browser-client"),
     path("api/", api.urls),
 ]

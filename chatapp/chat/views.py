@@ -25,7 +25,7 @@ from chatapp.tenants.selectors import closed_teams_of, tenants_of
 PRELOADS = (
     "js/answer.js", "js/blocks.js", "js/code.js", "js/composer.js", "js/dom.js", "js/files.js", "js/format.js",
     "js/log.js", "js/markdown.js", "js/message.js", "js/repair.js", "js/session.js", "js/sheet.js", "js/sidebar.js",
-    "js/socket.js", "vendor/markdown-it.mjs", "vendor/purify.mjs",
+    "js/octavo.js", "vendor/markdown-it.mjs", "vendor/purify.mjs",
 )  # fmt: skip
 # The websocket's limit of a frame (DESIGN: 64 KiB), which a message has to fit in.
 MAX_FRAME_BYTES = 64 * 1024

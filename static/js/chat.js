@@ -4,9 +4,9 @@ import { h, icon, useSprite } from "#octavo/dom.js";
 import { Composer } from "#octavo/composer.js";
 import { Files, Preview, acceptFiles } from "#octavo/files.js";
 import { Log } from "#octavo/log.js";
+import { Octavo } from "#octavo/octavo.js";
 import { Session } from "#octavo/session.js";
 import { Sidebar } from "#octavo/sidebar.js";
-import { Socket } from "#octavo/socket.js";
 
 // A short break is not worth a banner.
 const PATIENCE_MS = 1500;
@@ -77,14 +77,11 @@ const sidebar = new Sidebar({
   open: (id) => visit(id),
   more: () => session.moreOfList().catch(() => {}),
 });
-const socket = new Socket(
-  `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/ui?tenant=${encodeURIComponent(page.tenant.slug)}`,
-  {
-    onFrame: (frame) => session.onFrame(frame),
-    onState: connectionChanged,
-  },
-);
-session.attach(socket);
+const octavo = new Octavo({
+  url: `/ws/ui?tenant=${encodeURIComponent(page.tenant.slug)}`,
+  onState: connectionChanged,
+  patient: true,
+});
 
 // --- who answers ----------------------------------------------------------------------------------------------------
 
@@ -268,9 +265,8 @@ function connectionChanged(state, code) {
   clearTimeout(bannerTimer);
   if (state === "open") {
     $("banner").hidden = true;
-    session.onOpen();
   } else if (state === "ended" && code !== 1000) banner(code);
-  else if (state === "waiting" && socket.failures >= 2) checkLogin();
+  else if (state === "waiting" && octavo.failures >= 2) checkLogin();
   if (state === "waiting" || state === "connecting")
     bannerTimer = setTimeout(() => banner(0), PATIENCE_MS);
 }
@@ -294,7 +290,7 @@ function banner(ended) {
         },
         loggedOut ? "Log in" : "Load again",
       )
-    : h("button", { type: "button", class: "button small", onclick: () => socket.hurry() }, "Try now");
+    : h("button", { type: "button", class: "button small", onclick: () => octavo.hurry() }, "Try now");
   $("banner").replaceChildren(icon("wifi-off"), h("span", { class: "notice-text", text }), way);
   $("banner").hidden = false;
 }
@@ -304,7 +300,7 @@ async function checkLogin() {
   try {
     await session.refreshList();
   } catch (error) {
-    if ([401, 403, 404, 0].includes(error.status)) socket.end(4401);
+    if ([401, 403, 404, 0].includes(error.status)) octavo.close(4401);
   }
 }
 
@@ -314,11 +310,8 @@ addEventListener("popstate", () => {
   const id = /\/c\/([^/]+)\/?$/.exec(location.pathname)?.[1] ?? null;
   visit(id, false);
 });
-addEventListener("online", () => socket.hurry());
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden) return;
-  socket.hurry();
-  catchUp();
+  if (!document.hidden) catchUp();
 });
 tabs.addEventListener("message", (event) => {
   session.refreshList().catch(() => {});
@@ -338,12 +331,10 @@ document.addEventListener("keydown", (event) => {
   if (sidebar.isSheet && sidebar.isOpen) sidebar.show(false);
   else if (current && session.live(current)) session.stop(current);
 });
-setInterval(() => {
-  session.tick();
-  log.tick();
-}, 1000);
+setInterval(() => log.tick(), 1000);
 
 show(current);
-socket.connect();
+session.attach(octavo);
+octavo.connect();
 
-export { log, session, socket };
+export { log, octavo, session };

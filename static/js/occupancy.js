@@ -3,7 +3,7 @@
 import { h } from "#octavo/dom.js";
 import { count } from "#octavo/format.js";
 import { CACHED, FREE, Grid } from "#octavo/grid.js";
-import { Socket } from "#octavo/socket.js";
+import { Connection, socketUrl } from "#octavo/octavo.js";
 
 const ACCENTS = ["blue", "rust", "teal", "plum", "ochre", "violet", "moss", "rose"];
 const STATES = ["free", "cached", "used"];
@@ -16,8 +16,8 @@ let watched = null;
 let snapshot = null;
 let only = null;
 
-const socket = new Socket(
-  `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/ops/occupancy`,
+const socket = new Connection(
+  socketUrl("/ws/ops/occupancy"),
   {
     onFrame: (frame) => {
       if (frame.type === "workers") listWorkers(frame);

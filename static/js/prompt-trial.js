@@ -3,12 +3,11 @@
    The whole of it goes along with each question, since the server keeps nothing. An answer that is cut off by a lost
    connection ends there: the server stops what nobody can receive. */
 
-import { LIVE, addDelta, end, isEnding } from "#octavo/answer.js";
+import { LIVE } from "#octavo/answer.js";
 import { MessageView } from "#octavo/message.js";
-import { Socket } from "#octavo/socket.js";
+import { Octavo } from "#octavo/octavo.js";
 
 const LONGEST_ANSWER = 512;
-const LOST = { message: "The connection broke. Ask again.", code: "lost" };
 
 export class Trial {
   /** `draft()` returns (a promise of) the id of what is tried, saved; it throws {message}. */
@@ -22,11 +21,7 @@ export class Trial {
     this.again = pane.querySelector("#again");
     this.hint = this.talk.firstElementChild;
     this.views = [];
-    const scheme = location.protocol === "https:" ? "wss" : "ws";
-    this.socket = new Socket(`${scheme}://${location.host}${socket}`, {
-      onFrame: (frame) => this.#hear(frame),
-      onState: (state) => this.#connection(state),
-    });
+    this.octavo = new Octavo({ url: socket });
     this.input.addEventListener("input", () => this.#update());
     this.input.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -39,7 +34,7 @@ export class Trial {
     });
     this.stop.addEventListener("click", () => this.#cancel());
     this.again.addEventListener("click", () => this.#startOver());
-    this.socket.connect();
+    this.octavo.connect();
     this.#update();
   }
 
@@ -73,39 +68,22 @@ export class Trial {
         .map(({ message }) => message)
         .filter((message) => message !== answer && message.text && message.status !== "failed")
         .map(({ role, text }) => ({ role, content: text }));
-      this.event = `try ${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
-      const frame = { type: "response.create", event_id: this.event, input, draft_id, params: { max_tokens: LONGEST_ANSWER } };
-      if (!this.socket.send(frame)) throw LOST;
+      const fail = (error) => this.#fail(answer, error);
+      this.response = this.octavo.respond(
+        { input, draft_id, params: { max_tokens: LONGEST_ANSWER } },
+        { answer, onChange: () => this.#update(), onRefused: fail, onLost: fail },
+      );
+      if (answer.stopping) this.response.cancel();
     } catch (error) {
       this.#fail(answer, error);
     }
-  }
-
-  #hear(frame) {
-    const answer = this.answer;
-    if (!answer) return;
-    if (frame.type === "error" && (frame.event_id === this.event || frame.response_id === answer.response_id))
-      return this.#fail(answer, frame);
-    if (frame.type === "response.queued" && frame.event_id === this.event) answer.response_id = frame.response_id;
-    if (!answer.response_id || frame.response_id !== answer.response_id) return;
-    if (frame.type === "response.queued") {
-      answer.position = frame.position;
-      answer.status = "queued";
-      if (answer.stopping) this.#cancel();
-    } else if (frame.type === "response.created") answer.status = "running";
-    else if (frame.type === "response.output_text.delta") {
-      if (addDelta(answer, frame) === "gap") return this.#fail(answer, LOST);
-    } else if (isEnding(frame)) {
-      if (end(answer, frame) === "gap") return this.#fail(answer, LOST);
-    }
-    this.#update();
   }
 
   #cancel() {
     const answer = this.answer;
     if (!answer) return;
     answer.stopping = true;
-    if (answer.response_id) this.socket.send({ type: "response.cancel", response_id: answer.response_id });
+    if (this.response?.answer === answer) this.response.cancel();
     this.#update();
   }
 
@@ -122,10 +100,6 @@ export class Trial {
     answer.status = "failed";
     answer.error = { message: error.message ?? "This did not work.", code: "lost" };
     this.#update();
-  }
-
-  #connection(state) {
-    if (state !== "open" && state !== "connecting" && this.answer) this.#fail(this.answer, LOST);
   }
 
   #add(message) {

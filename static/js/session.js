@@ -1,30 +1,14 @@
-/* The tenant's chat in this tab: which conversations are loaded, which answers are under way, and how frames change them.
+/* The tenant's chat in this tab: which conversations are loaded, which answers are under way, and what changes about them.
 
-   Owns all state that outlives a view; knows the socket and the pages' JSON, and no DOM. `notify(change)` reports what
-   changed: {kind: "message", conversation, message}, "accepted", "rejected", "list".
-   Promises: an answer that runs goes on whatever is shown; after a reconnect, or some seconds without an event, it is
-   resumed behind the last event that arrived; a question is sent again under the same idempotency key until it is
-   accepted or refused. */
+   Owns all state that outlives a view; knows the pages' JSON and Octavo's client, and no DOM. `notify(change)` reports
+   what changed: {kind: "message", conversation, message}, "accepted", "rejected", "list". How answers survive lost
+   connections is the client's; what it cannot have any more is loaded from the database. */
 
-import { LIVE, addDelta, end, isEnding, statusOf } from "#octavo/answer.js";
+import { LIVE, statusOf } from "#octavo/answer.js";
 import { titleOf } from "#octavo/format.js";
+import { newId } from "#octavo/octavo.js";
 
-// Nothing for so long while an answer runs: ask for what is missing. Doubles with each time in vain.
-const STALL_MS = 5_000;
-const LONGEST_STALL_MS = 40_000;
-// No word about a question for so long: send it again; it is the same to the server.
-const UNHEARD_MS = 15_000;
-const SENDS = 3;
-const UNSENT = { code: "unsent", message: "The server did not answer. Try again.", retryable: true };
-const GAPS = 3;
 const RELOADS = 2;
-
-/** Sixteen random bytes in hexadecimal; randomUUID is missing where the page came over plain http. */
-function newId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
-    byte.toString(16).padStart(2, "0"),
-  ).join("");
-}
 
 export class Session {
   constructor({ api, conversations = { items: [], next: null }, notify, now = () => Date.now() }) {
@@ -32,12 +16,13 @@ export class Session {
     this.list = conversations.items;
     this.next = conversations.next;
     this.loaded = new Map(); // id -> conversation {id, title, messages}
-    this.running = new Map(); // response id -> {answer, conversation, heardAt, patience, gaps}
-    this.pending = new Map(); // event id -> {frame, conversation, question, answer, sends, cancel}
+    this.underway = new Map(); // answer -> {conversation, question, response}
   }
 
-  attach(socket) {
-    this.socket = socket;
+  /** Begin to speak with a server: follow what the page's data says is running. */
+  attach(octavo) {
+    this.octavo = octavo;
+    for (const conversation of this.loaded.values()) this.#followLive(conversation);
   }
 
   // --- reading -----------------------------------------------------------------------------------------------------
@@ -74,17 +59,22 @@ export class Session {
       messages,
     });
     this.loaded.set(data.id, conversation);
-    for (const message of messages) {
-      if (LIVE.has(message.status) && message.response_id && !this.running.has(message.response_id)) {
-        this.#track(conversation, message);
-        this.#resume(message.response_id);
-      }
-    }
+    this.#followLive(conversation);
     return conversation;
   }
 
+  #followLive(conversation) {
+    if (!this.octavo) return;
+    for (const answer of conversation.messages)
+      if (LIVE.has(answer.status) && answer.response_id && !this.underway.has(answer)) {
+        const entry = { conversation, question: null };
+        this.underway.set(answer, entry);
+        entry.response = this.octavo.follow({ answer, ...this.#hears(answer, entry) });
+      }
+  }
+
   #isAsked(message) {
-    return [...this.pending.values(), ...this.running.values()].some((entry) => entry.question === message);
+    return [...this.underway.values()].some((entry) => entry.question === message);
   }
 
   async load(id) {
@@ -147,13 +137,19 @@ export class Session {
       status: "sending",
     };
     conversation.messages.push(question, answer);
-    const frame = { type: "response.create", event_id: newId(), input: text, idempotency_key: newId() };
-    if (files.length) frame.file_ids = files.map((file) => file.id);
-    if (conversation.id) frame.conversation_id = conversation.id;
-    if (conversation.id && parent_id) frame.parent_id = parent_id;
-    if (!conversation.id && conversation.assistant_id) frame.assistant_id = conversation.assistant_id;
-    this.pending.set(frame.event_id, { frame, conversation, question, answer, sends: 0 });
-    this.#send(frame.event_id);
+    const request = { input: text };
+    if (files.length) request.file_ids = files.map((file) => file.id);
+    if (conversation.id) request.conversation_id = conversation.id;
+    if (conversation.id && parent_id) request.parent_id = parent_id;
+    if (!conversation.id && conversation.assistant_id) request.assistant_id = conversation.assistant_id;
+    const entry = { conversation, question };
+    this.underway.set(answer, entry);
+    entry.response = this.octavo.respond(request, {
+      answer,
+      onAccepted: (frame) => this.#accepted(answer, entry, frame),
+      onRefused: (error) => this.#reject(answer, entry, error),
+      ...this.#hears(answer, entry),
+    });
     this.notify({ kind: "message", conversation, message: answer });
   }
 
@@ -167,63 +163,31 @@ export class Session {
     const answer = this.live(conversation);
     if (!answer || answer.stopping) return;
     answer.stopping = true;
-    if (answer.response_id) this.socket.send({ type: "response.cancel", response_id: answer.response_id });
+    this.underway.get(answer)?.response.cancel();
     this.notify({ kind: "message", conversation, message: answer });
   }
 
-  #send(eventId) {
-    const entry = this.pending.get(eventId);
-    if (entry.sends >= SENDS) return this.#reject(eventId, UNSENT);
-    entry.sentAt = this.now();
-    if (this.socket.send(entry.frame)) entry.sends += 1;
+  // --- what the client says ----------------------------------------------------------------------------------------
+
+  #hears(answer, { conversation }) {
+    return {
+      onChange: () => {
+        if (!LIVE.has(answer.status)) this.#finished(answer, conversation);
+        this.notify({ kind: "message", conversation, message: answer });
+      },
+      onLost: () => this.#reload(answer, conversation),
+    };
   }
 
-  #reject(eventId, error) {
-    const { conversation, question, answer } = this.pending.get(eventId);
-    this.pending.delete(eventId);
+  #reject(answer, { conversation, question }, error) {
+    this.underway.delete(answer);
     conversation.messages = conversation.messages.filter(
       (message) => message !== question && message !== answer,
     );
     this.notify({ kind: "rejected", conversation, text: question.text, files: question.files, error });
   }
 
-  // --- frames ------------------------------------------------------------------------------------------------------
-
-  onOpen() {
-    for (const eventId of [...this.pending.keys()]) this.#send(eventId);
-    for (const [id, entry] of this.running) {
-      if (entry.answer.stopping) this.socket.send({ type: "response.cancel", response_id: id });
-      this.#resume(id);
-    }
-  }
-
-  onFrame(frame) {
-    if (frame.type === "response.queued" && this.pending.has(frame.event_id)) return this.#accepted(frame);
-    if (frame.type === "error" && this.pending.has(frame.event_id))
-      return this.#reject(frame.event_id, frame);
-    const entry = this.running.get(frame.response_id);
-    if (!entry) return;
-    const { answer, conversation } = entry;
-    entry.heardAt = this.now();
-    entry.patience = STALL_MS;
-    let outcome = "applied";
-    if (frame.type === "response.queued") answer.position = frame.position;
-    else if (frame.type === "response.created") this.#started(answer, frame);
-    else if (frame.type === "response.output_text.delta") outcome = addDelta(answer, frame);
-    else if (isEnding(frame)) outcome = end(answer, frame);
-    else if (frame.type === "lagged") outcome = "gap";
-    else if (frame.type === "error") return frame.retryable ? undefined : this.#reload(entry);
-    else return;
-    if (outcome === "gap") return this.#mind(entry);
-    if (outcome === "applied") entry.gaps = 0;
-    if (!LIVE.has(answer.status)) this.#finished(entry);
-    if (outcome === "applied") this.notify({ kind: "message", conversation, message: answer });
-  }
-
-  #accepted(frame) {
-    const entry = this.pending.get(frame.event_id);
-    const { conversation, question, answer } = entry;
-    this.pending.delete(frame.event_id);
+  #accepted(answer, { conversation, question }, frame) {
     const isNew = !conversation.id;
     if (isNew) {
       conversation.id = frame.conversation_id;
@@ -233,34 +197,12 @@ export class Session {
     const before = { question: question.id, answer: answer.id };
     if (frame.parent_id) question.id = answer.parent_id = frame.parent_id;
     if (frame.message_id) answer.id = frame.message_id;
-    answer.response_id = frame.response_id;
-    answer.position = frame.position;
-    answer.status = "queued";
-    this.#track(conversation, answer, question);
     this.#touch(conversation, true);
     this.notify({ kind: "accepted", conversation, question, answer, before, isNew });
-    if (answer.stopping) this.socket.send({ type: "response.cancel", response_id: answer.response_id });
   }
 
-  #started(answer, frame) {
-    answer.last_seq = Math.max(answer.last_seq, 0);
-    answer.status = "running";
-    answer.usage ??= { prompt_tokens: frame.prompt_tokens, cached_tokens: frame.cached_tokens ?? 0 };
-  }
-
-  #track(conversation, answer, question = null) {
-    this.running.set(answer.response_id, {
-      answer,
-      conversation,
-      question,
-      heardAt: this.now(),
-      patience: STALL_MS,
-      gaps: 0,
-    });
-  }
-
-  #finished({ answer, conversation }) {
-    this.running.delete(answer.response_id);
+  #finished(answer, conversation) {
+    this.underway.delete(answer);
     answer.stopping = false;
     this.#touch(conversation, false);
   }
@@ -277,22 +219,9 @@ export class Session {
     this.notify({ kind: "list" });
   }
 
-  // --- what was missed ---------------------------------------------------------------------------------------------
-
-  #resume(responseId) {
-    const { answer } = this.running.get(responseId);
-    this.socket?.send({ type: "response.resume", response_id: responseId, after: answer.last_seq });
-  }
-
-  /** Something is missing: ask for it again, and after some times in vain take what the database has. */
-  #mind(entry) {
-    entry.gaps += 1;
-    if (entry.gaps <= GAPS) this.#resume(entry.answer.response_id);
-    else this.#reload(entry);
-  }
-
-  async #reload({ answer, conversation }) {
-    this.running.delete(answer.response_id);
+  /** The rest of an answer cannot be had over the connection: take what the database has. */
+  async #reload(answer, conversation) {
+    this.underway.delete(answer);
     answer.stale = true;
     answer.reloads = (answer.reloads ?? 0) + 1;
     try {
@@ -306,18 +235,5 @@ export class Session {
       };
     }
     this.notify({ kind: "message", conversation, message: answer });
-  }
-
-  /** Called every second: resume answers that have gone quiet, and send questions again that nobody has heard. */
-  tick() {
-    for (const [eventId, entry] of this.pending)
-      if (this.now() - entry.sentAt > UNHEARD_MS) this.#send(eventId);
-    for (const [id, entry] of this.running) {
-      if (this.now() - entry.heardAt < entry.patience) continue;
-      entry.heardAt = this.now();
-      entry.patience = Math.min(entry.patience * 2, LONGEST_STALL_MS);
-      if (entry.answer.stopping) this.socket.send({ type: "response.cancel", response_id: id });
-      this.#resume(id);
-    }
   }
 }

@@ -49,6 +49,7 @@ ADDRESSES: dict[str, str] = {
     "v1": BY_KEY,
     "v1/": BY_KEY,
     "v1/openapi.json": NO_ID,
+    "client/octavo.js": NO_ID,
     "v1/chat/completions": BY_KEY,
     "v1/completions": BY_KEY,
     "v1/models": BY_KEY,

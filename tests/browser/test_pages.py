@@ -143,7 +143,7 @@ def test_a_broken_connection_comes_back_and_brings_the_rest(chat: Chat) -> None:
     chat.log_in().ask(LONG)
     before = chat.wait_for_text()
     breaking = (
-        "async () => { const { socket } = await import('#octavo/chat.js');"
+        "async () => { const socket = (await import('#octavo/chat.js')).octavo.connection;"
         " if (socket.state !== 'open') return false; socket.socket.close(); return true; }"
     )
     for _ in range(3):
@@ -160,13 +160,13 @@ def test_an_answer_that_falls_silent_is_resumed(chat: Chat) -> None:
     chat.ask(LONG)
     chat.wait_for_text()
     page.evaluate(
-        "async () => { const { socket } = await import('#octavo/chat.js');"
+        "async () => { const socket = (await import('#octavo/chat.js')).octavo.connection;"
         " window.hear = socket.onFrame; socket.onFrame = () => {}; }"
     )
     before = chat.raw()
     chat.product.wait_idle()
     assert chat.raw() == before
-    page.evaluate("async () => { (await import('#octavo/chat.js')).socket.onFrame = window.hear; }")
+    page.evaluate("async () => { (await import('#octavo/chat.js')).octavo.connection.onFrame = window.hear; }")
     assert chat.wait_for_end().startswith(before)
     assert chat.status() in ("completed", "incomplete")
 

@@ -1,29 +1,54 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { after, test } from "node:test";
 
+import { Octavo } from "#octavo/octavo.js";
 import { Session } from "#octavo/session.js";
 
-/** A session whose socket keeps what is sent, and whose clock is set by hand. */
+/** A session whose connection keeps what is sent, and whose clock is set by hand. */
 function open() {
   const sent = [];
   const changes = [];
   const clock = { now: 1_000_000 };
-  const session = new Session({
-    api: "/api/t/x",
-    notify: (change) => changes.push(change),
-    now: () => clock.now,
-  });
-  const socket = { connected: true, send: (frame) => socket.connected && Boolean(sent.push(frame)) };
-  session.attach(socket);
-  return { session, socket, sent, changes, clock };
+  let wire;
+  class Wire {
+    constructor() {
+      wire = this;
+    }
+    send(text) {
+      sent.push(JSON.parse(text));
+    }
+    close() {}
+  }
+  const now = () => clock.now;
+  const session = new Session({ api: "/api/t/x", notify: (change) => changes.push(change), now });
+  const octavo = new Octavo({ url: "ws://x/ws/ui?tenant=x", WebSocketClass: Wire, patient: true, now });
+  session.attach(octavo);
+  octavo.connect();
+  const tab = {
+    session,
+    sent,
+    changes,
+    clock,
+    receive: (frame) => wire.onmessage({ data: JSON.stringify(frame) }),
+    /** The network breaks, and comes back. */
+    lose: () => wire.onclose({ code: 1006 }),
+    reconnect: () => {
+      octavo.hurry();
+      wire.onopen();
+    },
+    tick: () => octavo.tick(),
+  };
+  wire.onopen();
+  after(() => octavo.close());
+  return tab;
 }
 
-function ask({ session, sent }, text = "Hi") {
+function ask({ session, sent, receive }, text = "Hi") {
   const conversation = session.fresh();
   session.ask(conversation, text);
   const { event_id } = sent.at(-1);
   const accept = () =>
-    session.onFrame({
+    receive({
       type: "response.queued",
       event_id,
       response_id: "r1",
@@ -61,24 +86,25 @@ test("after a reconnect an answer is resumed behind the last event it has", () =
   const all = open();
   const { conversation, accept } = ask(all);
   accept();
-  all.session.onFrame(delta(1, 4, "one "));
-  all.session.onOpen();
+  all.receive(delta(1, 4, "one "));
+  all.lose();
+  all.reconnect();
   assert.deepEqual(all.sent.at(-1), { type: "response.resume", response_id: "r1", after: 4 });
-  all.session.onFrame(delta(5, 6, "two"));
-  all.session.onFrame({ type: "response.completed", response_id: "r1", seq: 7, finish_reason: "stop" });
+  all.receive(delta(5, 6, "two"));
+  all.receive({ type: "response.completed", response_id: "r1", seq: 7, finish_reason: "stop" });
   assert.equal(conversation.messages[1].text, "one two");
   assert.equal(all.session.list[0].running, false);
 });
 
 test("a question that the connection swallowed is sent again under the same key", () => {
   const all = open();
-  all.socket.connected = false;
+  all.lose();
   const conversation = all.session.fresh();
   all.session.ask(conversation, "Hi");
   assert.equal(all.sent.length, 0);
-  all.socket.connected = true;
-  all.session.onOpen();
-  all.session.onOpen();
+  all.reconnect();
+  all.lose();
+  all.reconnect();
   assert.equal(all.sent.length, 2);
   assert.equal(all.sent[0].idempotency_key, all.sent[1].idempotency_key);
 });
@@ -88,7 +114,7 @@ test("a question without an answer is sent again, and comes back after the third
   const { conversation } = ask(all, "Anyone?");
   for (let second = 0; second < 60; second += 1) {
     all.clock.now += 1000;
-    all.session.tick();
+    all.tick();
   }
   assert.equal(all.sent.length, 3);
   assert.equal(new Set(all.sent.map((frame) => frame.idempotency_key)).size, 1);
@@ -102,21 +128,21 @@ test("some seconds without an event resume the answer, then less and less often"
   ask(all).accept();
   const resumes = () => all.sent.filter((frame) => frame.type === "response.resume").length;
   for (let second = 0; second < 31; second += 1) {
-    all.session.tick();
+    all.tick();
     all.clock.now += 1000;
   }
   assert.equal(resumes(), 2); // after 5 s, and 10 s later; the third would come 20 s after that
-  all.session.onFrame(delta(1, 1, "a"));
+  all.receive(delta(1, 1, "a"));
   all.clock.now += 5000;
-  all.session.tick();
+  all.tick();
   assert.equal(resumes(), 3);
 });
 
 test("a gap asks for what is missing", () => {
   const all = open();
   ask(all).accept();
-  all.session.onFrame(delta(1, 2, "a"));
-  all.session.onFrame(delta(4, 5, "c"));
+  all.receive(delta(1, 2, "a"));
+  all.receive(delta(4, 5, "c"));
   assert.deepEqual(all.sent.at(-1), { type: "response.resume", response_id: "r1", after: 2 });
 });
 
@@ -126,7 +152,7 @@ test("a stop before the question is accepted cancels it as soon as it has an id"
   all.session.stop(conversation);
   accept();
   assert.deepEqual(all.sent.at(-1), { type: "response.cancel", response_id: "r1" });
-  all.session.onFrame({ type: "response.cancelled", response_id: "r1", seq: 0 });
+  all.receive({ type: "response.cancelled", response_id: "r1", seq: 0 });
   assert.equal(conversation.messages[1].status, "cancelled");
 });
 
@@ -141,7 +167,7 @@ test("a refused question leaves the conversation and comes back with the reason"
     message: "Full.",
     retryable: true,
   };
-  all.session.onFrame(error);
+  all.receive(error);
   assert.deepEqual(conversation.messages, []);
   const { kind, text } = all.changes.at(-1);
   assert.deepEqual([kind, text], ["rejected", "too much"]);
@@ -166,8 +192,8 @@ test("a page loaded in the middle of an answer takes what the server has and res
     ],
   });
   assert.deepEqual(all.sent, [{ type: "response.resume", response_id: "r1", after: -1 }]);
-  all.session.onFrame({ type: "response.created", response_id: "r1", prompt_tokens: 3 });
-  all.session.onFrame(delta(1, 3, "all of it"));
+  all.receive({ type: "response.created", response_id: "r1", prompt_tokens: 3 });
+  all.receive(delta(1, 3, "all of it"));
   assert.equal(conversation.messages[1].text, "all of it");
 });
 
@@ -175,7 +201,7 @@ test("data of the server that is behind the socket does not take text away", () 
   const all = open();
   const { accept } = ask(all);
   accept();
-  all.session.onFrame(delta(1, 3, "text"));
+  all.receive(delta(1, 3, "text"));
   const conversation = all.session.adopt({
     id: "c1",
     title: "Named",
@@ -203,7 +229,7 @@ test("files go with the question, with it again when it is asked again, and come
   tab.session.ask(conversation, "Hi", undefined, files);
   assert.deepEqual(tab.sent.at(-1).file_ids, ["file-1"]);
   assert.deepEqual(conversation.messages[0].files, files);
-  tab.session.onFrame({ type: "error", event_id: tab.sent.at(-1).event_id, code: "context_too_long", message: "No." });
+  tab.receive({ type: "error", event_id: tab.sent.at(-1).event_id, code: "context_too_long", message: "No." });
   assert.deepEqual(tab.changes.at(-1).files, files);
   tab.session.ask(conversation, "Hi", undefined, files);
   const answer = conversation.messages[1];
@@ -212,4 +238,22 @@ test("files go with the question, with it again when it is asked again, and come
   assert.deepEqual(tab.sent.at(-1).file_ids, ["file-1"]);
   tab.session.ask(conversation, "Without");
   assert.equal(tab.sent.at(-1).file_ids, undefined);
+});
+
+test("what the connection cannot tell any more is loaded from the database", async (t) => {
+  const tab = open();
+  const { conversation, accept } = ask(tab);
+  accept();
+  const stored = { id: "m2", parent_id: "m1", role: "assistant", text: "all of it", status: "completed", last_seq: 9 };
+  const messages = [{ id: "m1", parent_id: null, role: "user", text: "Hi" }, stored];
+  const asked = [];
+  t.mock.method(globalThis, "fetch", async (url) => {
+    asked.push(url);
+    return { ok: true, json: async () => ({ id: "c1", title: "T", messages }) };
+  });
+  tab.receive({ type: "error", response_id: "r1", code: "expired", message: "Gone.", retryable: false });
+  await new Promise(setImmediate);
+  assert.deepEqual(asked, ["/api/t/x/conversations/c1"]);
+  assert.deepEqual([conversation.messages[1].text, conversation.messages[1].status], ["all of it", "completed"]);
+  assert.equal(tab.session.live(conversation), undefined);
 });
