@@ -250,7 +250,7 @@ class Worker:
         try:
             work(taken, *rest)
             return
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             refusal = protocol.Refused(code="invalid_request", message=f"The engine cannot read this request: {error}")
         except ChatTemplateError as error:
             refusal = protocol.Refused(code="invalid_messages", param="messages", message=str(error))
