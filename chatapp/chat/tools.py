@@ -93,7 +93,7 @@ def _tool(entry: Any, param: str) -> Tool:
         raise BadInput(f"{where}.parameters: {error}", param=f"{where}.parameters") from None
     except (TypeError, ValueError, RecursionError):
         raise BadInput("A function's parameters must be JSON.", param=f"{where}.parameters") from None
-    return Tool(name, settled(description or ""), dict(parameters or {}))
+    return Tool(name, settled(description or ""), dict(parameters or {}), strict=bool(function.get("strict")))
 
 
 def _function(entry: Mapping[str, Any], param: str) -> tuple[Mapping[str, Any], str]:

@@ -59,6 +59,7 @@ def test_tools_reach_the_engine_nested_or_flat_with_the_choice_among_them(team: 
         ("get_weather", "The weather in a city"), ("clock", ""),
     ]  # fmt: skip
     assert request.tools[0].parameters == WEATHER["function"]["parameters"]  # type: ignore[index]
+    assert [tool.strict for tool in request.tools] == [True, False]
     assert (request.tool_choice, request.tool_name, request.parallel_tool_calls) == ("auto", "", True)
     for choice, want in [
         ("none", ("none", "")),
