@@ -39,6 +39,9 @@ ACTIONS: dict[str, str] = {
     "key.rotated": "Rotated an API key",
     "key.changed": "Changed an API key",
     "key.revoked": "Revoked an API key",
+    # batches
+    "batch.cancelled": "Cancelled a batch",
+    "batch.downloaded": "Downloaded the results of a batch",
     # webhooks
     "webhook.created": "Added a webhook",
     "webhook.changed": "Changed a webhook",
@@ -114,6 +117,7 @@ TOPICS = {
     "account": "accounts",
     "assistant": "assistants",
     "audit": "the audit log",
+    "batch": "batches",
     "break_glass": "reading by operators",
     "invitation": "invitations",
     "key": "API keys",

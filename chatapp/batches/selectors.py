@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from django.db.models import Count, Q, QuerySet
 
 from chatapp.batches.models import Batch, ItemState, parse_batch_id
+from chatapp.cursors import behind, cursor_of
 from chatapp.errors import Forbidden, NotFound
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
@@ -49,6 +50,39 @@ def batches(access: Access, *, after: object = None, limit: int = 20) -> Page:
         rows = rows.filter(Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk))
     found = list(rows.order_by("-created_at", "-pk")[: limit + 1])
     return Page(found[:limit], len(found) > limit)
+
+
+PAGE = 50
+
+
+@dataclass(frozen=True)
+class TeamPage:
+    """Newest first. `next` is the cursor of what comes behind, None at the end."""
+
+    items: Sequence[Batch]
+    next: str | None
+
+
+def of_team(access: Access, *, cursor: str = "") -> TeamPage:
+    """For who looks after the team's keys. Raises Forbidden, and BadInput for a cursor that is none."""
+    rows = _of_team(access)
+    if cursor:
+        rows = rows.filter(behind(cursor, moment="created_at"))
+    items = list(rows.order_by("-created_at", "-pk")[: PAGE + 1])
+    more, items = len(items) > PAGE, items[:PAGE]
+    return TeamPage(items, cursor_of(items[-1].created_at, items[-1].pk) if more else None)
+
+
+def one_of_team(access: Access, batch_id: object) -> Batch:
+    found = _of_team(access).filter(pk=parse_batch_id(batch_id)).first()
+    if found is None:
+        raise NotFound("There is no such batch.", param="batch_id")
+    return found
+
+
+def _of_team(access: Access) -> QuerySet[Batch]:
+    access.require(Permission.READ_KEYS)
+    return counted(Batch.objects.filter(tenant=access.tenant)).select_related("key")
 
 
 def counts(row: Batch) -> tuple[int, int, int]:

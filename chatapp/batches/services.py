@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from django.db import transaction
 from django.utils import timezone
 
+from chatapp.audit.services import record
 from chatapp.batches import selectors
 from chatapp.batches.endpoints import ENDPOINTS
 from chatapp.batches.models import UNFINISHED, WINDOW, Batch, Status
 from chatapp.batches.starting import start
-from chatapp.errors import BadInput, Conflict, TooMany
+from chatapp.errors import BadInput, Conflict, NotFound, TooMany
 from chatapp.files import selectors as files
-from chatapp.files.models import Purpose
+from chatapp.files.models import Purpose, StoredFile
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
+from chatapp.tenants.permissions import Permission
 
 MOST_UNFINISHED = 50
 MOST_METADATA = 16
@@ -65,6 +67,28 @@ def create(
 def cancel(*, access: Access, batch_id: object) -> Batch:
     """What is done is kept, and written to files. Raises NotFound, and Conflict for one that has ended."""
     return stop(selectors.batch(access, batch_id))
+
+
+@transaction.atomic
+def cancel_for_team(*, access: Access, batch_id: object) -> Batch:
+    """By who looks after the team's keys. Raises Forbidden, NotFound, Conflict."""
+    access.require(Permission.MANAGE_KEYS)
+    found = stop(selectors.one_of_team(access, batch_id))
+    record("batch.cancelled", actor=access.actor, tenant=access.tenant, on=found)
+    return selectors.one_of_team(access, found.pk)
+
+
+@transaction.atomic
+def results_for_team(*, access: Access, batch_id: object, what: str) -> StoredFile:
+    """`what`: output or errors. It is noted who took them. Raises Forbidden, NotFound."""
+    access.require(Permission.MANAGE_KEYS)
+    found = selectors.one_of_team(access, batch_id)
+    key = {"output": found.output_file, "errors": found.error_file}.get(what)
+    file = StoredFile.objects.filter(tenant=access.tenant, pk=key).first() if key is not None else None
+    if file is None:
+        raise NotFound("This file is not there any more.", param="what")
+    record("batch.downloaded", actor=access.actor, tenant=access.tenant, on=found, details={"file": what})
+    return file
 
 
 @transaction.atomic

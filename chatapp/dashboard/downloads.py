@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, StreamingHttpResponse
@@ -14,7 +15,11 @@ CHUNK = 1 << 18
 
 def download(request: HttpRequest, path: Path, name: str, size: int) -> StreamingHttpResponse:
     """`name`: what the browser calls it. Raises OSError when the file is not there."""
-    file = path.open("rb")
+    return download_open(request, path.open("rb"), name, size, "application/zip")
+
+
+def download_open(request: HttpRequest, file: Any, name: str, size: int, kind: str) -> StreamingHttpResponse:
+    """The same of a file that is open for reading; it is closed at the end. `name` is ASCII, of our making."""
 
     def pieces() -> Iterator[bytes]:
         with file:
@@ -30,7 +35,7 @@ def download(request: HttpRequest, path: Path, name: str, size: int) -> Streamin
             file.close()
 
     body = without_waiting() if isinstance(request, ASGIRequest) else pieces()
-    response = StreamingHttpResponse(body, content_type="application/zip")
+    response = StreamingHttpResponse(body, content_type=kind)
     response["Content-Length"] = str(size)
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     response["Cache-Control"] = "no-store, private"

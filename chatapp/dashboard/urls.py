@@ -7,6 +7,7 @@ from django.urls import path
 
 from chatapp.dashboard import (
     audit,
+    batches,
     break_glass,
     data,
     invitations,
@@ -65,6 +66,9 @@ urlpatterns = [
     path(f"{ADMIN}keys/<uuid:key_id>", keys.detail, name="tenant-key"),
     path(f"{ADMIN}keys/<uuid:key_id>/rotate", keys.rotate, name="tenant-key-rotate"),
     path(f"{ADMIN}keys/<uuid:key_id>/revoke", keys.revoke, name="tenant-key-revoke"),
+    path(f"{ADMIN}batches", batches.index, name="tenant-batches"),
+    path(f"{ADMIN}batches/<uuid:batch_id>/cancel", batches.cancel, name="tenant-batch-cancel"),
+    path(f"{ADMIN}batches/<uuid:batch_id>/<slug:action>", batches.results, name="tenant-batch-results"),
     path(f"{ADMIN}webhooks", webhooks.index, name="tenant-webhooks"),
     path(f"{ADMIN}webhooks/new", webhooks.create, name="tenant-webhook-new"),
     path(f"{ADMIN}webhooks/<uuid:webhook_id>", webhooks.detail, name="tenant-webhook"),

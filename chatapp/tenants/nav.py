@@ -26,6 +26,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Members", "users", "tenant-members", Permission.READ_MEMBERS),
     Entry("Prompts", "book-open", "tenant-prompts", Permission.READ_PROMPTS),
     Entry("API keys", "key-round", "tenant-keys", Permission.READ_KEYS),
+    Entry("Batches", "layers", "tenant-batches", Permission.READ_KEYS),
     Entry("Webhooks", "webhook", "tenant-webhooks", Permission.MANAGE_WEBHOOKS),
     Entry("Limits", "sliders-horizontal", "tenant-limits", Permission.READ_LIMITS),
     Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),

@@ -24,9 +24,10 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from chatapp.accounts.models import User
 from chatapp.api.product import api
 from chatapp.audit.services import record
+from chatapp.batches.models import Batch
 from chatapp.chat.services import ask
 from chatapp.data.exports import request_export
-from chatapp.files.services import store
+from chatapp.files.services import keep, store
 from chatapp.limits.models import LowerLimits
 from chatapp.owned import TenantOwned
 from chatapp.prompts.models import SystemPrompt
@@ -49,7 +50,7 @@ __all__ = ["data_folder", "sent"]
 SECRET = "The vault"
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 # Actions that addresses name in words, one for each that is walked.
-ACTIONS = {"members": "suspend", "invitations": "withdraw"}
+ACTIONS = {"members": "suspend", "invitations": "withdraw", "batches": "output"}
 # What is a person's own is not found by colleagues either, whatever their role.
 PERSONAL = {"conversation_id", "file_id", "response_id"}
 
@@ -153,6 +154,7 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
     sent.run()
     webhook, _ = create_webhook(access=team.owner, url="https://hooks.acme.example.com/", events=["member.joined"])
     monkeypatch.setattr(outbox, "start", lambda endpoint_id: None)
+    answers = keep(tenant=team.tenant, name="out.jsonl", content=[b"{}"], purpose="batch_output")
     assert invited.invitation is not None
     assert team.key.key is not None
     found = {
@@ -171,6 +173,13 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
         "file_id": store(
             access=team.member, name="plan.txt", content=BytesIO(SECRET.encode()), purpose="user_data"
         ).public_id,
+        "batch_id": Batch.objects.create(
+            tenant=team.tenant,
+            key=team.key.key,
+            endpoint="/v1/completions",
+            input_file=answers.pk,
+            output_file=answers.pk,
+        ).pk,
         "lower_id": LowerLimits.objects.create(tenant=team.tenant, output_tokens=100).pk,
     }
     wanted = {name for operation in OPERATIONS for name in operation.ids}

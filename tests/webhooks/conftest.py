@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -47,6 +48,12 @@ class Receiver:
 def receiver(settings: Any) -> Iterator[Receiver]:
     settings.OCTAVO_WEBHOOK_PLAIN = True
     settings.OCTAVO_WEBHOOK_ALLOW = ["127.0.0.0/8"]
+    with listening() as kept:
+        yield kept
+
+
+@contextmanager
+def listening() -> Iterator[Receiver]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

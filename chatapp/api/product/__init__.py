@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from chatapp.api.product import (
     audit,
+    batches,
     conversations,
     data,
     files,
@@ -35,5 +36,6 @@ api.add_router("", prompts.router)
 api.add_router("", sign_in.router)
 api.add_router("", limits.router)
 api.add_router("", webhooks.router)
+api.add_router("", batches.router)
 
 __all__ = ["api"]
