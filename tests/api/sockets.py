@@ -160,7 +160,7 @@ class Voice(ScriptedWorker):
         self.say(taken, *(delta(seq, protocol.Part(text=text)) for seq, text in enumerate(texts, start=first)))
 
     def finish(self, taken: protocol.Taken, seq: int, finish_reason: str = "stop") -> None:
-        usage = protocol.Usage(prompt_tokens=7, cached_tokens=3, completion_tokens=seq - 1)
+        usage = protocol.Usage(prompt_tokens=7, cached_tokens=3, completion_tokens=max(0, seq - 1))
         timing = protocol.Timing(queue_s=0.1, prefill_s=0.2, decode_s=0.3)
         self.end(taken, protocol.Finished(seq=seq, finish_reason=finish_reason, usage=usage, timing=timing))
 

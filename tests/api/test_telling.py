@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
+import msgspec
 import pytest
 import redis
+from django.test import AsyncClient
 
 from chatapp.api import desk, outbox
 from chatapp.api.consumers import ResponseConsumer
 from chatapp.streaming.follow import follower
+from engine import protocol
 from engine.protocol import Logprob, Part, TokenLogprob, ToolCallPart
 from tests.api.conftest import DELTA, text_of
 from tests.api.sockets import Voice, delta, line, until, voice
@@ -144,7 +148,6 @@ async def test_a_lagging_reader_whose_log_expires_gets_the_rest_from_the_databas
     team: Team, voice: Voice, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from chatapp.chat.recorder import Recorder
-    from engine import protocol
 
     monkeypatch.setattr(outbox, "ROOM_CHARS", 1000)
     monkeypatch.setattr(outbox, "AGAIN_CHARS", 500)
@@ -217,3 +220,70 @@ async def test_an_idempotency_key_leads_to_the_response_that_is_there(team: Team
         third = await other.create(**frame)
         assert third["response_id"] == first["response_id"]
         assert text_of(await other.ended(first["response_id"])) == "Only once."
+
+
+async def test_a_stateless_call_asks_the_engine_for_what_the_same_call_over_http_does(team: Team, voice: Voice) -> None:
+    """n, log probabilities, forms, penalties, tools and the messages of tools: one meaning on both ways in."""
+    function = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    tools = [{"type": "function", "function": function}]
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Umbrella?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Rain."},
+    ]
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    sampling = {
+        "n": 2, "temperature": 0.5, "seed": 7, "stop": ["END"], "max_tokens": 33, "presence_penalty": 0.5,
+        "frequency_penalty": -0.5, "repetition_penalty": 1.1, "logit_bias": {"5": 3}, "top_k": 4, "min_p": 0.1,
+    }  # fmt: skip
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (
+            {"params": sampling, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False},
+            {**sampling, "tools": tools, "tool_choice": choice, "parallel_tool_calls": False},
+        ),
+        (
+            {"params": {"logprobs": 2, "seed": 1, "response_format": form}},
+            {"logprobs": True, "top_logprobs": 2, "seed": 1, "response_format": form},
+        ),
+    ]
+
+    def asked() -> protocol.Request:
+        taken = voice.take()
+        voice.finish(taken, 0)
+        request = protocol.decode_request(taken.payload)
+        return msgspec.structs.replace(request, id="", deadline_ms=0)
+
+    for by_socket, by_http in cases:
+        async with line(team.secret) as socket:
+            await socket.create(input=messages, **by_socket)
+            mine = asked()
+        posted = asyncio.create_task(
+            AsyncClient().post(
+                "/v1/chat/completions",
+                data=json.dumps({"messages": messages, **by_http}),
+                content_type="application/json",
+                headers={"Authorization": f"Bearer {team.secret}"},
+            )
+        )
+        await until(lambda posted=posted: voice.redis.keys("octavo:requests:*") or posted.done())
+        theirs = asked()
+        assert (await posted).status_code == 200
+        assert msgspec.to_builtins(mine) == msgspec.to_builtins(theirs)
+    assert mine.params.grammar is not None
+    assert mine.params.logprobs == 2
+
+
+async def test_what_is_for_stateless_calls_is_refused_in_a_conversation_by_name(team: Team, voice: Voice) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    async with line(team.secret) as socket:
+        for extra, param in (
+            ({"params": {"n": 2}}, "n"),
+            ({"tools": tools}, "tools"),
+            ({"tool_choice": "none"}, "tool_choice"),
+        ):
+            await socket.send(type="response.create", input="Hello.", event_id="x", **extra)
+            error = (await socket.read_until("error"))[-1]
+            assert (error["code"], error["param"]) == ("invalid_request", param), error
