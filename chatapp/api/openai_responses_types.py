@@ -32,6 +32,13 @@ INCLUDABLE = frozenset(
         "code_interpreter_call.outputs",
     }
 )
+MOVED = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "functions": "tools",
+}
 MOST_METADATA = 16
 LONGEST_METADATA_KEY = 64
 LONGEST_METADATA_VALUE = 512
@@ -109,6 +116,13 @@ class CreateRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Any = None
     context_management: list[Any] | None = None
     moderation: Any = None
+    # What chat completions call things: whoever sends it means something by it.
+    messages: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    response_format: Any = None
+    functions: Any = None
+    n: Any = None
 
     @property
     def kept(self) -> bool:
@@ -246,6 +260,11 @@ def _unserved(request: CreateRequest) -> list[tuple[str, str]]:
         ),
         "context_management": (bool(request.context_management), "context_management is not served here."),
         "moderation": (request.moderation is not None, "moderation is not served here."),
+        **{
+            old: (getattr(request, old) is not None, f"In /v1/responses {old} is called {new}.")
+            for old, new in MOVED.items()
+        },
+        "n": (request.n not in (None, 1), "A response has one answer; ask several times for several."),
         "reasoning.effort": (effort not in (None, "none"), "The models here do not reason; leave reasoning out."),
         "reasoning.summary": (summary is not None, "The models here do not reason; leave reasoning out."),
         "text.verbosity": (verbosity not in (None, "medium"), "verbosity is not served here; leave it out."),

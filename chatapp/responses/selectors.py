@@ -132,6 +132,7 @@ def input_page(row: StoredResponse, *, after: str | None, limit: int, newest_fir
 def base_of(row: StoredResponse, *, store: bool = True) -> shapes.Response:
     """The response as it was when it was accepted."""
     generation = row.generation
+    settings = {name: row.settings[name] for name in shapes.Response.__struct_fields__ if name in row.settings}
     return shapes.Response(
         id=row.public_id,
         created_at=int(generation.created_at.timestamp()),
@@ -140,7 +141,7 @@ def base_of(row: StoredResponse, *, store: bool = True) -> shapes.Response:
         store=store,
         model=generation.model,
         previous_response_id=public(row.previous_id),
-        **row.settings,
+        **settings,
     )
 
 

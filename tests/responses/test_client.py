@@ -9,11 +9,13 @@ from typing import Any
 
 import openai
 import pytest
+from django.utils import timezone
 from openai.types.responses import Response
 
 from chatapp.chat.models import Generation, State
 from chatapp.responses.models import StoredResponse
-from chatapp.tenants.models import KeyScope
+from chatapp.streaming.submit import QueueFull
+from chatapp.tenants.models import ApiKey, KeyScope
 from chatapp.tenants.services import create_api_key
 from chatapp.usage.models import UsageRow
 from engine import protocol
@@ -397,3 +399,33 @@ async def test_of_another_tenants_or_another_keys_response_nothing_is_known(
             await other.responses.create(model="default", input=[{"type": "item_reference", "id": item}])
         assert unknown.value.code == "item_not_found"
     assert (await client.responses.retrieve(made.id)).id == made.id
+
+
+async def test_what_finds_no_room_in_the_queue_leaves_no_row(
+    client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(request: protocol.Request, most: int) -> int:
+        raise QueueFull(request.tenant, most)
+
+    monkeypatch.setattr("chatapp.chat.queueing.enqueue", full)
+    with pytest.raises(openai.RateLimitError):
+        await client.responses.create(model="default", input=HAIKU)
+    assert not await StoredResponse.objects.aexists()
+    assert not await Generation.objects.aexists()
+
+
+async def test_a_key_that_is_revoked_in_the_middle_ends_the_stream_and_says_so(
+    client: openai.AsyncOpenAI, script: Script, team: Team
+) -> None:
+    """P12. What was begun in the background goes on nevertheless: it is the team's."""
+    asking = asyncio.create_task(client.responses.create(model="default", input=HAIKU, stream=True, background=True))
+    taken = await script.taken()
+    await script.tell(taken, [Part(text="Old ", token_ids=[1])])
+    reading = asyncio.create_task(events_of(await asking))
+    assert team.key.key is not None
+    await ApiKey.objects.filter(pk=team.key.key.pk).aupdate(revoked_at=timezone.now())
+    told = await reading
+    assert [event.type for event in told[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert (told[-1].type, told[-1].code) == ("error", "invalid_api_key")
+    assert not await script.is_cancelled(taken)
+    await script.end(taken, finished(1))

@@ -104,6 +104,10 @@ BAD: list[tuple[dict[str, Any], int, str | None]] = [
     ({"input": "x", "tool_choice": "required"}, 400, "tool_choice"),
     ({"input": "x", "max_tool_calls": 0}, 400, "max_tool_calls"),
     ({"input": "x", "user": "u" * 600}, 400, "user"),
+    ({"messages": [ASK]}, 400, "messages"),
+    ({"input": "x", "max_tokens": 5}, 400, "max_tokens"),
+    ({"input": "x", "response_format": {"type": "json_object"}}, 400, "response_format"),
+    ({"input": "x", "n": 2}, 400, "n"),
 ]
 
 
