@@ -14,6 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from chatapp.api.consumers import ApiConsumer
+from engine import protocol
 from tests.chat.conftest import ScriptedWorker, server, team, worker
 
 __all__ = ["server", "team", "worker"]
@@ -123,7 +124,6 @@ class Engine:
 
     async def say(self, taken: Any, first: int, *texts: str) -> None:
         """More of it, from the event `first` on."""
-        from engine import protocol
 
         def tell() -> None:
             events = [
@@ -136,8 +136,6 @@ class Engine:
         await sync_to_async(tell)()
 
     async def end(self, taken: Any, seq: int, finish_reason: str = "stop") -> None:
-        from engine import protocol
-
         usage = protocol.Usage(prompt_tokens=7, cached_tokens=3, completion_tokens=seq - 1)
         finished = protocol.Finished(seq=seq, finish_reason=finish_reason, usage=usage)
         await sync_to_async(self.worker.end)(taken, finished)
@@ -148,7 +146,6 @@ class Engine:
 
     async def cancelled(self, taken: Any) -> bool:
         """A stop has reached the engine."""
-        from engine import protocol
 
         def flagged() -> bool:
             return bool(self.worker.redis.hget(protocol.request_key(taken.id), "cancel"))

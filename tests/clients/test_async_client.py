@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from octavo_client import (
     AsyncOctavo,
     AuthenticationFailed,
@@ -18,6 +19,8 @@ from octavo_client import (
     TextDelta,
 )
 
+from chatapp.api import tickets
+from engine import protocol
 from tests.chat.conftest import Team
 from tests.clients.conftest import Engine, Proxy
 
@@ -143,9 +146,7 @@ async def test_a_stopped_answer_keeps_what_it_said(proxy: Proxy, team: Team, eng
             if isinstance(event, TextDelta):
                 stream.cancel()
                 assert await engine.cancelled(taken)
-                from engine.protocol import Cancelled as Stopped
-
-                engine.worker.end(taken, Stopped(seq=2))
+                await sync_to_async(engine.worker.end)(taken, protocol.Cancelled(seq=2))
         assert isinstance(event, Cancelled)
         assert (stream.answer.text, stream.answer.status) == ("a", "cancelled")
 
@@ -171,7 +172,14 @@ async def test_a_key_that_opens_nothing_says_so_and_an_address_where_nobody_is_t
         await AsyncOctavo(url, api_key="octv_wrong").connect()
     assert refused.value.code == "invalid_api_key"
     with pytest.raises(AuthenticationFailed):
-        async with AsyncOctavo(url, ticket=lambda: "used up"):
+        async with AsyncOctavo(url, ticket=lambda: "used-up"):
+            pass
+
+    def fails() -> str:
+        raise KeyError("no such user")
+
+    with pytest.raises(ConnectionFailed, match="no such user"):
+        async with AsyncOctavo(url, ticket=fails):
             pass
     nobody = AsyncOctavo("http://127.0.0.1:9", api_key=team.secret, connect_timeout=0.3)
     with pytest.raises(ConnectionFailed, match="could not be reached"):
@@ -180,3 +188,64 @@ async def test_a_key_that_opens_nothing_says_so_and_an_address_where_nobody_is_t
         with pytest.raises(ValueError, match="address"):
             AsyncOctavo(wrong, api_key="k")
     assert AsyncOctavo("https://x/octavo/v1", api_key="k").url == "wss://x/octavo/ws/v1"
+
+
+async def test_a_ticket_opens_each_connection(proxy: Proxy, team: Team, engine: Engine) -> None:
+    given = []
+
+    async def ticket() -> str:
+        given.append(await sync_to_async(tickets.issue)(access=team.key, allowed_origins=[]))
+        return given[-1].ticket
+
+    async with AsyncOctavo(f"http://127.0.0.1:{proxy.port}", ticket=ticket) as octavo:
+        asked = asyncio.create_task(octavo.ask("Hi"))
+        taken = await engine.begin("a")
+        proxy.cut()
+        await engine.end(taken, 2)
+        assert await asked == "a"
+    assert len(given) == 2
+
+
+async def test_several_choices_and_tool_calls_come_in_order_through_cuts(
+    proxy: Proxy, team: Team, engine: Engine
+) -> None:
+    """A stateless call is asked anew when its connection breaks, as long as nobody has read any of it."""
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+
+    def tell(taken: Any, *parts: protocol.Part) -> None:
+        events = [protocol.Delta(seq=seq, parts=[part]) for seq, part in enumerate(parts, start=1)]
+        told = [protocol.Tell(taken.id, taken.attempt, event, 1.0) for event in events]
+        engine.worker._call(protocol.tell(engine.worker.name, told))
+
+    async with client(proxy, team) as octavo:
+        asked = asyncio.create_task(octavo.complete(HI, n=2, extra={"seed": 1}))
+        for _ in range(2):
+            taken = await engine.begin()
+            await sync_to_async(tell)(
+                taken,
+                protocol.Part(index=0, text="a"),
+                protocol.Part(index=1, text="x", finish_reason="stop"),
+                protocol.Part(index=0, text="b", finish_reason="length"),
+            )
+            if proxy.connections == 1:
+                proxy.cut()
+                assert await engine.cancelled(taken)  # the server stops what nobody can receive
+                await sync_to_async(engine.worker.end)(taken, protocol.Cancelled(seq=4))
+        await engine.end(taken, 4)
+        answer = await asked
+        assert answer.texts == ["ab", "x"]
+        assert [choice.finish_reason for choice in answer.choices] == ["length", "stop"]
+        assert proxy.connections == 2
+
+        asked = asyncio.create_task(octavo.complete(HI, tools=[tool], tool_choice="auto"))
+        taken = await engine.begin()
+        call = protocol.ToolCallPart
+        await sync_to_async(tell)(
+            taken,
+            protocol.Part(tool_calls=[call(call=0, id="c1", name="look_up", arguments='{"q"')]),
+            protocol.Part(tool_calls=[call(call=0, arguments=": 1}")], finish_reason="tool_calls"),
+        )
+        await engine.end(taken, 3, "tool_calls")
+        answer = await asked
+        assert [(one.name, one.parsed()) for one in answer.tool_calls] == [("look_up", {"q": 1})]
+        assert answer.message["tool_calls"][0]["id"] == "c1"

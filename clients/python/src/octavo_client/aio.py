@@ -288,8 +288,9 @@ class AsyncOctavo:
             reason, fatal = failure.message, not failure.retryable
         except asyncio.CancelledError:
             raise
-        except Exception as failure:
+        except Exception as failure:  # of the function that gives tickets, or an address that cannot be meant
             reason = f"{type(failure).__name__}: {failure}"
+            fatal = self._core.session is None
         finally:
             for task in (opening, closing):
                 if task is not None and not task.done():
