@@ -16,6 +16,7 @@ from chatapp.api.http import json_of, with_key
 from chatapp.api.openai_calls import FINGERPRINT, SERVICE_TIER, answered
 from chatapp.api.operations import Operation
 from chatapp.chat.models import Generation
+from chatapp.errors import Refusal
 from chatapp.streaming.assembly import Assembly, Choice
 from chatapp.tenants.access import Access
 from engine import protocol
@@ -35,16 +36,23 @@ OPERATIONS = (
 @with_key("POST")
 async def chat_completions(request: HttpRequest, access: Access) -> HttpResponseBase:
     wanted = types.parse_chat(json_of(request))
-    generation = await complete(
-        access=access,
-        messages=wanted.conversation(),
-        params=wanted.params(),
-        model=wanted.model,
-        cache_salt=wanted.cache_salt,
-        idempotency_key=request.headers.get("Idempotency-Key"),
-        restart=True,
-        **wanted.tooling(),
-    )
+    try:
+        generation = await complete(
+            access=access,
+            messages=wanted.conversation(),
+            params=wanted.params(),
+            model=wanted.model,
+            cache_salt=wanted.cache_salt,
+            idempotency_key=request.headers.get("Idempotency-Key"),
+            restart=True,
+            **wanted.tooling(),
+        )
+    except Refusal as refusal:
+        named = wanted.field(refusal.param)
+        if refusal.param == "max_tokens" and named is not None:
+            refusal.message = refusal.message.replace("max_tokens", named)
+        refusal.param = named
+        raise
     request.standings = generation.standings  # type: ignore[attr-defined]
     return await answered(access, [generation], ChatTeller(wanted, generation), stream=bool(wanted.stream))
 
@@ -65,11 +73,7 @@ class ChatTeller:
         self._open = set(range(wanted.choices))
 
     def field(self, at: int, param: str | None) -> str | None:
-        if param == "response_format":
-            return self._wanted.form_field
-        if param in ("tools", "tool_choice") and self._wanted.old_functions:
-            return {"tools": "functions", "tool_choice": "function_call"}[param]
-        return param
+        return self._wanted.field(param)
 
     # --- whole --------------------------------------------------------------------------------------------------
 

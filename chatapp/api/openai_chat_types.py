@@ -5,11 +5,16 @@ The deprecated `functions` and `function_call` are read as the tools that follow
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from chatapp.api.openai_types import RequestError, Sampled, Usage, check_stream, parse, refuse_unserved
+
+MOST_TOP_LOGPROBS = 20
+_OLD_TOOL = re.compile(r"^tools(\[\d+\])(\.function)?")
+_OLD_CALL = re.compile(r"^(messages\[(\d+)\])\.tool_calls\[0\]\.function(.*)$")
 
 Role = Annotated[
     str,
@@ -151,6 +156,19 @@ class ChatRequest(Sampled, frozen=True, kw_only=True):
             chosen["response_format"] = msgspec.to_builtins(self.response_format)
         return chosen
 
+    def field(self, param: str | None) -> str | None:
+        """What the caller calls the field that services and engine call so."""
+        if param == "response_format":
+            return self.form_field
+        if param == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        if param is not None and self.old_functions:
+            param = _OLD_TOOL.sub(r"functions\1", param).replace("tool_choice.function", "function_call")
+            param = {"tools": "functions", "tool_choice": "function_call"}.get(param, param)
+        if param is not None and (found := _OLD_CALL.match(param)) and self.messages[int(found[2])].tool_calls is None:
+            return f"{found[1]}.function_call{found[3]}"
+        return param
+
     def tooling(self) -> dict[str, Any]:
         """The arguments of services.complete that say which functions may be called."""
         if self.old_functions:
@@ -203,6 +221,8 @@ def parse_chat(body: bytes) -> ChatRequest:
     check_stream(request)
     if request.top_logprobs is not None and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs")
+    if not 0 <= (request.top_logprobs or 0) <= MOST_TOP_LOGPROBS:
+        raise RequestError(f"top_logprobs must be from 0 to {MOST_TOP_LOGPROBS}.", param="top_logprobs")
     if request.functions and request.tools:
         raise RequestError("functions is the old name of tools; send one of them.", param="functions")
     return request

@@ -98,9 +98,7 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True):
         return next((name for name in FORM_FIELDS if getattr(self, name) is not None), "response_format")
 
     def params(self) -> dict[str, Any]:
-        chosen = {
-            name: value for name in SAMPLING_FIELDS if (value := getattr(self, name, None)) is not None
-        }  # fmt: skip
+        chosen = {name: value for name in SAMPLING_FIELDS if (value := getattr(self, name, None)) is not None}
         if self.max_tokens is not None:
             chosen["max_tokens"] = self.max_tokens
         return chosen

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
+from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import httpx2
 import openai
@@ -18,9 +20,9 @@ from chatapp.chat.models import Generation
 from engine import protocol
 from engine.protocol import Finished, Logprob, Part, TokenLogprob, ToolCallPart, Usage
 from tests.api.inprocess import Engine, client, engine, http, make, prompt_headers, team, until
-from tests.chat.conftest import server, worker
+from tests.chat.conftest import record, server, worker
 
-__all__ = ["client", "engine", "http", "make", "prompt_headers", "server", "team", "worker"]
+__all__ = ["client", "engine", "http", "make", "prompt_headers", "record", "server", "team", "worker"]
 
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 WEATHER: Any = {
@@ -341,16 +343,31 @@ async def test_a_repeated_idempotency_key_gets_the_answer_that_was_begun(
     assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_mismatch")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_is_not_kept_any_more_is_gone_for_a_repeated_request(
+    http: httpx2.AsyncClient, engine: Engine, record: Callable[[], int], stream: bool
+) -> None:
+    body, headers = {"messages": HELLO, "stream": stream}, {"Idempotency-Key": "k4"}
+    asked = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=headers))
+    request = await engine.say([Part(text="Once", token_ids=[1])])
+    assert (await asked).status_code == 200
+    assert await asyncio.to_thread(copy_context().run, record) == 1
+    engine.worker.redis.delete(protocol.generation_key(request.id), protocol.request_key(request.id))
+    again = await http.post("/v1/chat/completions", json=body, headers=headers)
+    assert (again.status_code, again.json()["error"]["code"]) == (410, "expired")
+
+
 async def test_a_caller_that_leaves_does_not_stop_an_answer_that_another_process_follows(
     http: httpx2.AsyncClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body, headers = {"messages": HELLO}, {"Idempotency-Key": "k3"}
     first = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=headers))
     taken = await engine.take()
-    await until(lambda: taken.id in answering._holders)
-    monkeypatch.setattr(answering, "_holders", Counter())  # as another process, which knows of no other caller
+    await until(lambda: taken.id in answering._held().holders)
+    # As another process, which knows of no other caller.
+    monkeypatch.setattr(answering, "_renewals", WeakKeyDictionary())
     second = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=headers))
-    await until(lambda: taken.id in answering._holders)
+    await until(lambda: taken.id in answering._held().holders)
     first.cancel()
     await asyncio.wait([first])
     await until(lambda: not answering._background)
@@ -398,7 +415,7 @@ BAD: list[tuple[Any, str | None]] = [
     ({"messages": HELLO, "n": 0}, "n"),
     ({"messages": HELLO, "n": 1.5}, "n"),
     ({"messages": HELLO, "top_logprobs": 3}, "top_logprobs"),
-    ({"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "logprobs"),
+    ({"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"messages": HELLO, "logprobs": 3}, "logprobs"),
     ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
     ({"messages": HELLO, "stream": "yes"}, "stream"),
@@ -409,6 +426,14 @@ BAD: list[tuple[Any, str | None]] = [
     ({"messages": HELLO, "tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     ({"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
     ({"messages": HELLO, "tools": [WEATHER], "functions": [WEATHER["function"]]}, "functions"),
+    ({"messages": HELLO, "functions": [{"name": "a b"}]}, "functions[0].name"),
+    ({"messages": HELLO, "functions": [{"name": "a"}, {"name": "a"}]}, "functions[1]"),
+    ({"messages": HELLO, "functions": [{"name": "a"}], "function_call": {"name": "b"}}, "function_call.name"),
+    ({"messages": [*HELLO, {"role": "assistant", "function_call": {"name": "", "arguments": ""}}]},
+     "messages[1].function_call.name"),
+    ({"messages": HELLO, "max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"messages": HELLO, "max_completion_tokens": 10**7}, "max_completion_tokens"),
+    ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
     ({"messages": HELLO, "audio": {"voice": "x"}}, "audio"),
     ({"messages": HELLO, "modalities": ["text", "audio"]}, "modalities"),
     ({"messages": HELLO, "best_of": 3}, "best_of"),

@@ -13,8 +13,8 @@ import pytest
 
 from engine import protocol
 from engine.protocol import Finished, Logprob, Part, TokenLogprob, Usage
-from tests.api.inprocess import Engine, client, engine, http, make, team
-from tests.chat.conftest import server, worker
+from tests.api.inprocess import Engine, client, engine, http, make, team, until
+from tests.chat.conftest import Team, server, worker
 
 __all__ = ["client", "engine", "http", "make", "server", "team", "worker"]
 
@@ -165,8 +165,11 @@ async def test_echo_alone_repeats_the_prompt_before_each_answer(client: openai.A
         assert texts == ["Once-0", "Once-1"]
 
 
-async def test_prompts_that_a_caller_leaves_are_all_stopped(http: httpx2.AsyncClient, engine: Engine) -> None:
+async def test_prompts_that_a_caller_leaves_are_all_stopped(
+    http: httpx2.AsyncClient, engine: Engine, team: Team
+) -> None:
     """C10, for several at once, in whatever state each of them is."""
+    queue = protocol.requests_key(engine.worker.model, str(team.tenant.pk))
     for stream in (False, True):
         body = {"prompt": ["A", "B", "C"], "stream": stream, "max_tokens": 9}
         asked = asyncio.create_task(http.send(http.build_request("POST", "/v1/completions", json=body), stream=True))
@@ -177,10 +180,9 @@ async def test_prompts_that_a_caller_leaves_are_all_stopped(http: httpx2.AsyncCl
         else:
             asked.cancel()
         await engine.until_stopped(*takens)
-        left = protocol.parse_taken(
-            engine.worker.redis.fcall(*protocol.take("scripted", engine.worker.model, 1, ()))  # type: ignore[arg-type]
-        )
-        assert left is None, "the third has left the queue"
+        for seq, taken in enumerate(takens):
+            engine.worker.end(taken, protocol.Cancelled(seq=seq))
+        await until(lambda: engine.worker.redis.xlen(queue) == 0)  # the third has left it as well
 
 
 async def test_one_prompt_that_is_refused_refuses_all_and_stops_the_others(

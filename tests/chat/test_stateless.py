@@ -306,6 +306,14 @@ def test_several_prompts_are_accepted_together_and_drawn_apart(team: Team, worke
         assert str(refused.value.param).startswith("prompt")
 
 
+def test_more_prompts_than_answers_at_once_are_refused_and_not_told_to_try_again(team: Team) -> None:
+    allow(team, concurrent_answers=2)
+    with pytest.raises(BadInput) as refused:
+        services.complete_all(access=team.key, prompts=["A", "B", "C"])
+    assert (refused.value.param, refused.value.retryable) == ("prompt", False)
+    assert len(services.complete_all(access=team.key, prompts=["A", "B"])) == 2
+
+
 def test_prompts_that_do_not_all_find_room_in_the_queue_leave_nothing_behind(
     team: Team, worker: ScriptedWorker, server: redis.Redis, record: Callable[[], int]
 ) -> None:
