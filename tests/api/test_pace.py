@@ -62,3 +62,27 @@ def test_what_is_still_sent_while_the_socket_closes_is_no_fault(served: Served) 
         assert socket.close_code == 4429
     time.sleep(1.5)  # daphne looks once a second at what its applications raised
     assert "Disconnected" not in served.log.read_text()
+
+
+SIZES = [3, 124, 125, 126, 127, 65_535, 65_536, 1, 400_000, 5]
+
+
+def test_frames_of_every_length_arrive_whole_and_in_order_without_daphnes_detour(served: Served) -> None:
+    with connect(served.url, max_size=2**21) as socket:
+        socket.send("say " + " ".join(map(str, SIZES)))
+        heard = [socket.recv(10) for _ in SIZES]
+        assert [len(text) for text in heard] == [max(size, len(f"{n} ")) for n, size in enumerate(SIZES)]
+        assert [text.split()[0] for text in map(str, heard)] == [str(n) for n in range(len(SIZES))]
+        socket.send("usual")
+        assert socket.recv(5) == "0", "they went the long way: does daphne keep its parts elsewhere?"
+
+
+def test_what_the_kernel_does_not_take_at_once_arrives_behind_the_rest(served: Served) -> None:
+    """The client reads nothing for a while: buffers fill up, the application waits, and the order holds."""
+    sizes = [50_000] * 200
+    with connect(served.url, max_queue=1, max_size=2**21) as socket:
+        socket.send("say " + " ".join(map(str, sizes)))
+        time.sleep(0.5)
+        heard = [str(socket.recv(10)) for _ in sizes]
+    assert [text.split()[0] for text in heard] == [str(n) for n in range(len(sizes))]
+    assert {len(text) for text in heard} == {50_000}
