@@ -78,6 +78,7 @@ class Outbox:
     def __init__(self, listener: Listener) -> None:
         self.active: dict[str, Generation] = {}
         self._ended: dict[str, Generation] = {}
+        self._first = 0  # the place among the active at which the next call begins
         self._listener = listener
 
     def add(self, taken: Taken, tenant: str) -> None:
@@ -91,11 +92,18 @@ class Outbox:
         """Events for the logs, in order, and the generations whose terminal event goes out behind them."""
         tells: list[Tell] = []
         ending: list[Generation] = []
-        for generation in self.active.values():
-            if len(tells) < PIPELINE_EVENTS:
-                tells += generation.unsent()
-                if generation.terminal is not None:
-                    ending.append(generation)
+        generations = [*self.active.values()]
+        first, self._first = self._first % max(1, len(generations)), 0
+        for place in range(first, first + len(generations)):
+            if len(tells) >= PIPELINE_EVENTS:
+                # Those that were left out come first the next time: they would never be heard beside steps that fill
+                # a call as fast as Redis takes it.
+                self._first = place
+                break
+            generation = generations[place % len(generations)]
+            tells += generation.unsent()
+            if generation.terminal is not None:
+                ending.append(generation)
         return tells, ending
 
     def note(self, said: Iterable[Said]) -> None:

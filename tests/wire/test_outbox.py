@@ -146,3 +146,28 @@ def test_what_redis_does_not_say_that_we_hold_is_dropped_unless_it_is_just_endin
 def test_what_redis_says_that_we_hold_and_we_do_not_know_is_named() -> None:
     box, _ = an_outbox()
     assert box.compare({"g": "run", "lost": "run"}) == {"lost"}
+
+
+def test_more_generations_than_a_call_holds_take_turns() -> None:
+    """While every step of them says more than one call takes, none of them is left unheard."""
+    box = Outbox(Heard())
+    ids = [f"g{n}" for n in range(outbox.PIPELINE_EVENTS * 2 + 100)]
+    for key in ids:
+        box.add(Taken(key, 1, b"{}", 0, 0, -1), "t")
+    sent: dict[str, list[int]] = {key: [] for key in ids}
+    for seq in range(8):
+        for key in ids:
+            event = Started(seq=0, prompt_tokens=1, cached_tokens=0) if seq == 0 else Delta(seq=seq, parts=[])
+            box.note([(key, 1, event, 1.0)])
+        tells, _ = box.unsent()
+        assert len(tells) <= outbox.PIPELINE_EVENTS + seq
+        for tell in tells:
+            sent[tell.id].append(tell.event.seq)
+            box.told_one(tell, OK)
+    assert all(seqs == list(range(len(seqs))) for seqs in sent.values()), "each in its order"
+    assert min(map(len, sent.values())) > 0, "all have been heard"
+    while box.has_unsent():
+        for tell in box.unsent()[0]:
+            sent[tell.id].append(tell.event.seq)
+            box.told_one(tell, OK)
+    assert all(seqs == list(range(8)) for seqs in sent.values())
