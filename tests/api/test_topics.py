@@ -189,3 +189,22 @@ async def test_a_role_without_chats_hears_nothing(team: Team) -> None:
         await socket.send(type="subscribe", topic="conversations", event_id="x")
         error = (await socket.read_until("error"))[-1]
         assert (error["code"], error["event_id"]) == ("not_allowed", "x")
+
+
+async def test_a_quiet_connection_is_asked_and_stays(
+    team: Team, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is missed, and nothing is told twice, however often it had to ask."""
+    monkeypatch.setattr("chatapp.streaming.topics.QUIET_S", 0.02)
+    async with line(team.secret) as socket:
+        await subscribed(socket, "conversations")
+        for number in range(5):
+            asked = int(server.info("commandstats").get("cmdstat_ping", {}).get("calls", 0))  # type: ignore[union-attr]
+            await until(
+                lambda asked=asked: server.info("commandstats").get("cmdstat_ping", {}).get("calls", 0) > asked + 1  # type: ignore[union-attr]
+            )
+            await asyncio.to_thread(
+                Conversation.objects.create, tenant=team.tenant, key=team.key.key, title=str(number)
+            )
+            assert (await told(socket))["conversation"]["title"] == str(number)
+        assert [frame["type"] for frame in socket.heard].count("subscribed") == 1
