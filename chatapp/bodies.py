@@ -5,6 +5,8 @@ chatapp.hygiene answers with a 413 has been stored first: fine for a file that i
 fill the disk. Beyond MOST_TIMES what is taken, the connection is cut instead; where files are taken, somewhat beyond
 the largest one.
 
+A body that came in chunks has a length by then, and the application is told it.
+
 Then Twisted takes forms apart in memory, for nobody here, which it is kept from; and daphne puts all of a body into a
 queue at once. A large one is kept out of it: the application is lent the file, and `lent` reads from it what the
 application asks for.
@@ -31,12 +33,20 @@ CHUNK = 256 * 1024
 LENT = "octavo.body"
 
 Message = MutableMapping[str, Any]
+Header = tuple[bytes, bytes]
 Application = Callable[..., Awaitable[None]]
 
 
 def most_stored(path: str, most: int) -> int:
     """`most`: what the other addresses take."""
     return most_of(path) + MOST_TIMES * most if takes_files(path) else MOST_TIMES * most
+
+
+def measured(headers: list[Header], size: int) -> list[Header]:
+    """With the length of a body that came without saying it: Django finds no form in one of no length."""
+    if not size or any(name == b"content-length" for name, _ in headers):
+        return headers
+    return [*(header for header in headers if header[0] != b"transfer-encoding"), (b"content-length", b"%d" % size)]
 
 
 def bound(most: int) -> None:
@@ -58,11 +68,12 @@ def bound(most: int) -> None:
             self.channel.loseConnection()
 
     def create_application(self: Any, protocol: Any, scope: Message) -> Any:
-        if scope["type"] == "http" and protocol.content.seek(0, io.SEEK_END) > QUEUED:
-            scope[LENT], protocol.content = protocol.content, io.BytesIO()
-            scope[LENT].seek(0)
-        elif scope["type"] == "http":
+        if scope["type"] == "http":
+            size = protocol.content.seek(0, io.SEEK_END)
             protocol.content.seek(0)
+            scope["headers"] = measured(scope["headers"], size)
+            if size > QUEUED:
+                scope[LENT], protocol.content = protocol.content, io.BytesIO()
         return create(self, protocol, scope)
 
     WebRequest.handleContentChunk = handle

@@ -18,6 +18,7 @@ from chatapp.audit.models import BreakGlass
 from chatapp.chat.models import Conversation, Message
 from chatapp.cursors import behind, cursor_of
 from chatapp.errors import NotFound
+from chatapp.files.selectors import with_files
 from chatapp.scope import tenant_scope
 
 PAGE = 50
@@ -60,4 +61,4 @@ def conversation(
         if found is None:
             raise NotFound("There is no such conversation.")
         break_glass.note_read(user=user, found=reading, conversation=found)
-        return reading, found, list(found.messages.all())
+        return reading, found, list(found.messages.prefetch_related(with_files()))

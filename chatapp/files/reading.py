@@ -23,6 +23,11 @@ MOST_BYTES_OF_TEXT = 4 * MOST_TEXT
 # Enough to tell encodings apart.
 SAMPLE = 128 * 1024
 WESTERN = "cp1252"
+# Those that texts have nowadays; among all that there are, rare ones win by chance.
+ENCODINGS = [
+    WESTERN, "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "koi8_r", "tis_620", "cp932",
+    "euc_jp", "gb18030", "big5", "cp949",
+]  # fmt: skip
 _UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufeff\ud800-\udfff]")
 _ENDS = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _SPACE_AT_END = re.compile(r"[ \t]+(?=\n)")
@@ -63,7 +68,7 @@ def decoded(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        found = list(from_bytes(content[:SAMPLE]))
+        found = list(from_bytes(content[:SAMPLE], cp_isolation=ENCODINGS))
     if not found:
         raise Unreadable(
             "unknown_encoding", "The encoding of this text is none that is known. Save it as UTF-8 and try again."

@@ -35,7 +35,7 @@ def own(access: Access) -> QuerySet[StoredFile]:
 def file(access: Access, file_id: object, *, param: str = "file_id") -> StoredFile:
     found = own(access).filter(pk=parse_file_id(file_id)).first()
     if found is None:
-        raise NotFound(f"There is no such file: {str(file_id)[:60]}.", param=param)
+        raise NotFound("There is no such file.", param=param)
     return found
 
 

@@ -6,6 +6,7 @@ fails here until somebody has thought about it.
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -341,6 +342,7 @@ def test_to_every_frame_a_stranger_gets_not_found(
             "response.create": [
                 {"input": "What did I say?", "conversation_id": "ID"},
                 {"input": "What did I say?", "conversation_id": mine, "parent_id": "ID"},
+                {"input": "What is in it?", "file_ids": ["ID"]},
             ],
             "response.cancel": [{"response_id": "ID"}],
             "response.resume": [{"response_id": "ID", "after": -1}, {"response_id": "ID", "after": 1}],
@@ -351,7 +353,7 @@ def test_to_every_frame_a_stranger_gets_not_found(
                 for foreign in (response, conversation, message, told[0]["parent_id"]):
                     for shape in (foreign, foreign.upper(), foreign.replace("-", "")):
                         ids = [
-                            {name: value if value != "ID" else chosen for name, value in field.items()}
+                            json.loads(json.dumps(field).replace('"ID"', json.dumps(chosen)))
                             for chosen in (shape, never)
                         ]
                         assert asked(type=kind, **ids[0]) == asked(type=kind, **ids[1]), (kind, field)

@@ -44,6 +44,20 @@ def test_latin_1_without_any_mark_is_read_as_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("cp1252", "Name;Größe;Straße\nMüller;12;Hauptstraße 3"),
+        ("cp1250", "Příliš žluťoučký kůň úpěl ďábelské ódy. " * 3),
+        ("cp1251", "Съешь же ещё этих мягких французских булок, да выпей чаю. " * 2),
+        ("shift_jis", "日本語のテキストです。これは文字コードの試験です。" * 3),
+        ("gb18030", "这是一个中文文本。用于测试编码检测的结果。" * 3),
+    ],
+)
+def test_what_other_alphabets_are_written_in_is_told_by_how_it_looks(encoding: str, text: str) -> None:
+    assert text_of(text.encode(encoding)) == text.rstrip()
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "עברית: שלום",
