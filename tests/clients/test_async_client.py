@@ -13,9 +13,11 @@ from octavo_client import (
     Cancelled,
     Completed,
     ConnectionFailed,
+    ConversationUpdated,
     Queued,
     RequestRefused,
     Started,
+    Subscribed,
     TextDelta,
 )
 
@@ -249,3 +251,18 @@ async def test_several_choices_and_tool_calls_come_in_order_through_cuts(
         answer = await asked
         assert [(one.name, one.parsed()) for one in answer.tool_calls] == [("look_up", {"q": 1})]
         assert answer.message["tool_calls"][0]["id"] == "c1"
+
+
+async def test_a_subscription_hears_of_conversations_and_goes_on_after_a_cut(
+    proxy: Proxy, team: Team, engine: Engine
+) -> None:
+    async with client(proxy, team) as octavo, octavo.subscribe("conversations") as changes:
+        assert isinstance(await anext(changes), Subscribed)
+        proxy.cut()
+        assert isinstance(await anext(changes), Subscribed)
+        stream = octavo.stream("Hello there")
+        change = await anext(changes)
+        assert isinstance(change, ConversationUpdated)
+        assert (change.conversation.title, change.conversation.running) == ("Hello there", True)
+        await engine.answer("a")
+        assert (await stream.whole()).conversation_id == change.conversation.id

@@ -448,3 +448,35 @@ def test_a_connection_that_breaks_between_two_choices_of_one_step_loses_neither_
     assert call.answer.texts == ["ab", "xy"]
     told = [(event.index, event.delta) for event in call.events if isinstance(event, TextDelta)]
     assert told == [(0, "a"), (1, "x"), (0, "b"), (1, "y")]
+
+
+def test_what_was_subscribed_to_is_subscribed_to_on_every_connection() -> None:
+    world = World()
+    readers = [world.core.subscribe("conversations", world.now) for _ in range(2)]
+    world.pump()
+    world.deliver()
+    asked = [frame for frame in world.sent if frame["type"] == "subscribe"]
+    assert [frame["event_id"] for frame in asked] == [reader.event_id for reader in readers]
+    for frame in asked:
+        world.wire.incoming.append({"type": "subscribed", "topic": "conversations", "event_id": frame["event_id"]})
+    item = {"id": "c1", "title": "T", "updated_at": "2026-01-01T00:00:00Z", "running": True}
+    world.wire.incoming.append({"type": "conversation.updated", "conversation": item})
+    world.wire.incoming.append({"type": "usage.updated", "response_id": "r", "usage": {}})
+    world.deliver()
+    for reader in readers:
+        assert [type(event).__name__ for event in reader.events] == ["Subscribed", "ConversationUpdated"]
+    world.cut()
+    world.wait(1.0)
+    world.deliver()
+    assert len([frame for frame in world.sent if frame["type"] == "subscribe"]) == 4
+    for reader in readers:
+        world.core.topics.remove(reader)
+    world.pump()
+    assert [frame["type"] for frame in world.sent].count("unsubscribe") == 1
+    refused = world.core.subscribe("weather", world.now)
+    world.pump()
+    told = {"type": "error", "event_id": refused.event_id, "code": "invalid_frame", "message": "No.", "param": "topic"}
+    world.wire.incoming.append(told)
+    world.deliver()
+    assert isinstance(refused.error, RequestRefused)
+    assert refused.error.param == "topic"

@@ -14,7 +14,7 @@ from octavo_client import Octavo, TextDelta
 from tests.api.test_slow_clients import web
 from tests.stack import ROOT, Stack, wait_for
 
-LONG = {"temperature": 0, "max_tokens": 160, "ignore_eos": True}
+LONG = {"temperature": 0, "max_tokens": 80, "ignore_eos": True}
 EXAMPLES = Path(ROOT) / "clients" / "python" / "examples"
 
 

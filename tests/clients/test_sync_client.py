@@ -63,6 +63,11 @@ async def test_a_conversation_goes_on_and_leaving_a_stream_stops_its_answer(
                 return event.delta
         return ""
 
+    def hear() -> list[str]:
+        with octavo.subscribe("usage") as changes:
+            return [type(next(changes)).__name__]
+
+    assert await asyncio.to_thread(hear) == ["Subscribed"]
     left = asyncio.create_task(asyncio.to_thread(leave))
     taken = await engine.begin("a")
     assert await left == "a"

@@ -9,7 +9,7 @@
 Lost connections are made again, and answers go on where they were: no text is lost or comes twice.
 """
 
-from octavo_client.aio import AsyncConversation, AsyncOctavo, AsyncStream
+from octavo_client.aio import AsyncConversation, AsyncOctavo, AsyncStream, AsyncSubscription
 from octavo_client.answer import Answer, Choice, ToolCall
 from octavo_client.call import Event
 from octavo_client.errors import (
@@ -28,6 +28,9 @@ from octavo_client.errors import (
 from octavo_client.frames import (
     Cancelled,
     Completed,
+    ConversationDeleted,
+    ConversationItem,
+    ConversationUpdated,
     Ended,
     Failed,
     Incomplete,
@@ -36,13 +39,15 @@ from octavo_client.frames import (
     RateLimit,
     SessionCreated,
     Started,
+    Subscribed,
     TextDelta,
     Timing,
     ToolCallBegun,
     ToolCallDelta,
     Usage,
+    UsageUpdated,
 )
-from octavo_client.sync import Conversation, Octavo, Stream
+from octavo_client.sync import Changes, Conversation, Octavo, Stream
 
 __version__ = "0.1.0"
 
@@ -54,13 +59,18 @@ __all__ = [
     "AsyncConversation",
     "AsyncOctavo",
     "AsyncStream",
+    "AsyncSubscription",
     "AuthenticationFailed",
     "Cancelled",
+    "Changes",
     "Choice",
     "ClientClosed",
     "Completed",
     "ConnectionFailed",
     "Conversation",
+    "ConversationDeleted",
+    "ConversationItem",
+    "ConversationUpdated",
     "Ended",
     "Event",
     "Failed",
@@ -77,10 +87,12 @@ __all__ = [
     "SessionEnded",
     "Started",
     "Stream",
+    "Subscribed",
     "TextDelta",
     "Timing",
     "ToolCall",
     "ToolCallBegun",
     "ToolCallDelta",
     "Usage",
+    "UsageUpdated",
 ]

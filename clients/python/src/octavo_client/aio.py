@@ -19,6 +19,7 @@ from octavo_client.core import Close, Core, Open, Send
 from octavo_client.errors import ConnectionFailed, OctavoError
 from octavo_client.frames import RateLimit, SessionCreated, TextDelta
 from octavo_client.options import SUBPROTOCOL, Input, key_of, request_of, socket_url
+from octavo_client.topics import Change, Subscription
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -197,6 +198,13 @@ class AsyncOctavo:
         stream.cancel()
         return await stream.whole()
 
+    def subscribe(self, topic: str) -> AsyncSubscription:
+        """Changes of a topic as they happen: `conversations` (this key's own), or `usage`."""
+        self._attach()
+        reader = self._core.subscribe(topic, self._now())
+        self._pump()
+        return AsyncSubscription(self, reader)
+
     def conversation(
         self, conversation_id: str | None = None, *, assistant_id: str | None = None, model: str | None = None
     ) -> AsyncConversation:
@@ -233,6 +241,15 @@ class AsyncOctavo:
         if self._loop is not None and not call.ended:
             with contextlib.suppress(RuntimeError):  # the loop is closed: so are its connections
                 self._loop.call_soon_threadsafe(lambda: self._stop(call, abandon=True))
+
+    def _leave(self, reader: Subscription) -> None:
+        self._core.topics.remove(reader)
+        self._pump()
+
+    def _leave_soon(self, reader: Subscription) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._leave, reader)
 
     def _changed(self) -> None:
         for waiter in self._waiters:
@@ -447,6 +464,47 @@ class AsyncStream:
     def __del__(self) -> None:
         if not self._call.ended:
             self._client._stop_soon(self._call)
+
+
+class AsyncSubscription:
+    """`async for change in octavo.subscribe("conversations")`. The first change is `Subscribed`, and so is one after
+    each time that something may have been missed: load then what you show."""
+
+    def __init__(self, client: AsyncOctavo, reader: Subscription) -> None:
+        self._client = client
+        self._reader = reader
+        self._news = asyncio.Event()
+        reader.changed = self._news.set
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        while (change := self._reader.next_event()) is None:
+            if self._reader.error is not None:
+                raise self._reader.error
+            if self._reader.ended:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        return change
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Hear of it no more."""
+        if not self._reader.ended:
+            self._client._leave(self._reader)
+
+    def __del__(self) -> None:
+        if not self._reader.ended:
+            self._client._leave_soon(self._reader)
 
 
 class AsyncConversation:

@@ -31,6 +31,7 @@ from octavo_client.errors import (
     ResponseLost,
     SessionEnded,
 )
+from octavo_client.topics import Subscription, Topics
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 15.0
@@ -100,6 +101,7 @@ class Core:
     session: frames.SessionCreated | None = None
     rate_limits: list[frames.RateLimit] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    topics: Topics = field(init=False)
 
     _actions: list[Action] = field(default_factory=list)
     _connections: dict[int, _Connection] = field(default_factory=dict)
@@ -109,6 +111,9 @@ class Core:
     _failures: int = 0
     _retry_at: float | None = None
     _lost_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.topics = Topics(self.send)
 
     # --- what callers want ------------------------------------------------------------------------------------------
 
@@ -152,6 +157,15 @@ class Core:
         call.events.clear()
         self.cancel(call, now)
 
+    def subscribe(self, topic: str, now: float) -> Subscription:
+        """Hear of a topic, on this connection and all that follow. Raises what the session has ended with."""
+        if self.error is not None:
+            raise self.error.copy()
+        reader = Subscription(topic)
+        self.topics.add(reader)
+        self.connect(now)
+        return reader
+
     def send(self, frame: dict[str, Any]) -> bool:
         """Any other frame; False where there is no connection."""
         if self._current is None:
@@ -171,6 +185,7 @@ class Core:
         for call in self.calls:
             call.fail(self.error.copy())
         self.calls.clear()
+        self.topics.close(self.error)
         self._enter("ended")
 
     def actions(self) -> list[Action]:
@@ -218,6 +233,8 @@ class Core:
             return
         connection.open, connection.asked, connection.heard_at = True, False, now
         frame = frames.parse(text)
+        if frame is not None and number == self._current and self.topics.heard(frame):
+            return
         if isinstance(frame, frames.SessionCreated):
             self._ready(number, connection, frame, now)
         elif isinstance(frame, frames.SessionExpiring):
@@ -307,6 +324,7 @@ class Core:
             if call.connection is not None:
                 call.connection, call.act_at = None, None
         self._fill(now)
+        self.topics.connected()
         self._enter("open")
 
     def _patience_ends(self, connection: _Connection) -> float:

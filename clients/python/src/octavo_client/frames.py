@@ -191,6 +191,43 @@ class ErrorFrame(Frame, frozen=True, kw_only=True):
     retry_after_ms: int | None = None
 
 
+class Subscribed(Frame, frozen=True, kw_only=True):
+    """From here on changes of the topic are told: load what you show of it now. It comes again whenever something may
+    have been missed, after a lost connection for one."""
+
+    topic: str = ""
+    event_id: str | None = None
+
+
+class ConversationItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation as lists show it; `updated_at` in ISO 8601."""
+
+    id: str
+    title: str = ""
+    updated_at: str = ""
+    running: bool = False
+
+
+class ConversationUpdated(Frame, frozen=True, kw_only=True):
+    """Topic conversations: one is new, was asked something, has been answered, or has another title."""
+
+    conversation: ConversationItem
+
+
+class ConversationDeleted(Frame, frozen=True, kw_only=True):
+    """Topic conversations."""
+
+    conversation_id: str
+
+
+class UsageUpdated(Frame, frozen=True, kw_only=True):
+    """Topic usage: a response has ended, wherever it was asked for, and this is what it used."""
+
+    response_id: str
+    model: str = ""
+    usage: Usage = msgspec.field(default_factory=Usage)
+
+
 class Pong(Frame, frozen=True, kw_only=True):
     event_id: str | None = None
 
@@ -221,6 +258,10 @@ TYPES: dict[str, type[Frame]] = {
     "lagged": Lagged,
     "error": ErrorFrame,
     "pong": Pong,
+    "subscribed": Subscribed,
+    "conversation.updated": ConversationUpdated,
+    "conversation.deleted": ConversationDeleted,
+    "usage.updated": UsageUpdated,
 }
 
 # The ways in which an answer ends, as its `status`.

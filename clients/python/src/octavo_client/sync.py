@@ -15,12 +15,13 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from octavo_client.aio import AsyncConversation, AsyncOctavo, AsyncStream
+from octavo_client.aio import AsyncConversation, AsyncOctavo, AsyncStream, AsyncSubscription
 from octavo_client.answer import Answer
 from octavo_client.call import Event
 from octavo_client.errors import ClientClosed, OctavoError
 from octavo_client.frames import RateLimit, SessionCreated, TextDelta
 from octavo_client.options import Input
+from octavo_client.topics import Change
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -215,6 +216,14 @@ class Octavo:
         """Stop a response by its id; waits for, and gives, how it ended."""
         return self._loop.run(self._client.cancel(response_id))
 
+    def subscribe(self, topic: str) -> Changes:
+        """Changes of a topic as they happen; see AsyncOctavo.subscribe."""
+
+        async def start() -> AsyncSubscription:
+            return self._client.subscribe(topic)
+
+        return Changes(self._loop, self._loop.run(start()), self)
+
     def conversation(
         self, conversation_id: str | None = None, *, assistant_id: str | None = None, model: str | None = None
     ) -> Conversation:
@@ -293,6 +302,42 @@ class Stream:
                 self._loop.run(self._stream.aclose())
             except OctavoError:  # the client is closed, and with it all of its streams
                 return
+
+
+class Changes:
+    """`for change in octavo.subscribe("conversations")`; see AsyncSubscription."""
+
+    def __init__(self, loop: _Loop, changes: AsyncSubscription, owner: Octavo) -> None:
+        self._loop = loop
+        self._changes = changes
+        self._owner = owner
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Change:
+        async def next_one() -> Change | None:
+            return await anext(self._changes, None)
+
+        change = self._loop.run(next_one())
+        if change is None:
+            raise StopIteration
+        return change
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hear of it no more."""
+        try:
+            self._loop.run(self._changes.aclose())
+        except ClientClosed:  # and with it all of its readers
+            return
 
 
 class Conversation:
