@@ -9,7 +9,7 @@
 Lost connections are made again, and answers go on where they were: no text is lost or comes twice.
 """
 
-from octavo_client.aio import AsyncConversation, AsyncOctavo, AsyncStream, AsyncSubscription
+from octavo_client.aio import AsyncOctavo
 from octavo_client.answer import Answer, Choice, ToolCall
 from octavo_client.call import Event
 from octavo_client.errors import (
@@ -47,6 +47,7 @@ from octavo_client.frames import (
     Usage,
     UsageUpdated,
 )
+from octavo_client.streams import AsyncConversation, AsyncStream, AsyncSubscription
 from octavo_client.sync import Changes, Conversation, Octavo, Stream
 
 __version__ = "0.1.0"

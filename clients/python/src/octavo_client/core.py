@@ -18,30 +18,20 @@ from typing import Any
 
 from octavo_client import frames
 from octavo_client.call import Call
-from octavo_client.cursor import Gap, Mismatch
 from octavo_client.errors import (
     AccessDenied,
     AccessRevoked,
-    AnswerTimeout,
     AuthenticationFailed,
     ClientClosed,
     ConnectionFailed,
     OctavoError,
-    RequestRefused,
-    ResponseLost,
     SessionEnded,
 )
+from octavo_client.responses import FIRST_WAIT_S, LONGEST_WAIT_S, Responses
 from octavo_client.topics import Subscription, Topics
 
-FIRST_WAIT_S = 0.5
-LONGEST_WAIT_S = 15.0
 ANSWER_S = 8.0  # a connection that is asked must answer within this
 OPEN_S = 15.0  # and one that opens must say so
-UNHEARD_S = 15.0  # no word about a request: it is sent again
-STALL_S = 15.0  # nothing of a running response: it is resumed; twice as long each time in vain
-LONGEST_STALL_S = 120.0
-GAPS = 5
-RESTARTS = 3
 
 FATAL: dict[int, type[SessionEnded]] = {
     4400: SessionEnded,
@@ -98,14 +88,12 @@ class Core:
     state: str = "idle"  # idle, connecting, open, waiting, ended
     error: OctavoError | None = None  # why it has ended
     reason: str = ""  # what the last connection broke with
-    session: frames.SessionCreated | None = None
     rate_limits: list[frames.RateLimit] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
     topics: Topics = field(init=False)
+    responses: Responses = field(init=False)
 
     _actions: list[Action] = field(default_factory=list)
     _connections: dict[int, _Connection] = field(default_factory=dict)
-    _current: int | None = None
     _opening: int | None = None
     _numbers: int = 0
     _failures: int = 0
@@ -114,6 +102,21 @@ class Core:
 
     def __post_init__(self) -> None:
         self.topics = Topics(self.send)
+        self.responses = Responses(self._send, self.jitter, self.max_retries)
+
+    @property
+    def session(self) -> frames.SessionCreated | None:
+        """What the server said about the newest connection."""
+        return self.responses.session
+
+    @property
+    def calls(self) -> list[Call]:
+        """What is under way."""
+        return self.responses.calls
+
+    @property
+    def _current(self) -> int | None:
+        return self.responses.current
 
     # --- what callers want ------------------------------------------------------------------------------------------
 
@@ -128,34 +131,18 @@ class Core:
         if self.state == "ended":
             assert self.error is not None
             raise self.error.copy()
-        if call.request is not None:
-            call.request.setdefault("idempotency_key", None)
-            call.request["idempotency_key"] = call.request["idempotency_key"] or call.event_id
-        call.expires_at = None if timeout_s is None else now + timeout_s
-        self.calls.append(call)
+        self.responses.add(call, now, timeout_s)
         self.connect(now)
-        self._fill(now)
+        self.responses.fill(now)
         return call
 
     def cancel(self, call: Call, now: float) -> None:
         """Stop a response; its ending says when that is done."""
-        if not (call.ended or call.stopping):
-            self._stop(call, now)
-
-    def _stop(self, call: Call, now: float) -> None:
-        call.stopping = True
-        if not call.accepted and call.connection is None:
-            self._drop(call)
-            call.cancelled_here()
-        elif call.accepted and call.connection is not None:
-            self._send_cancel(call)
-            call.act_at = now + UNHEARD_S
+        self.responses.cancel(call, now)
 
     def abandon(self, call: Call, now: float) -> None:
         """Nobody reads it any more: it is stopped, and its events are not kept."""
-        call.abandoned = True
-        call.events.clear()
-        self.cancel(call, now)
+        self.responses.abandon(call, now)
 
     def subscribe(self, topic: str, now: float) -> Subscription:
         """Hear of a topic, on this connection and all that follow. Raises what the session has ended with."""
@@ -181,10 +168,8 @@ class Core:
         for number in list(self._connections):
             self._actions.append(Close(number))
         self._connections.clear()
-        self._current = self._opening = self._retry_at = None
-        for call in self.calls:
-            call.fail(self.error.copy())
-        self.calls.clear()
+        self.responses.current = self._opening = self._retry_at = None
+        self.responses.close(self.error)
         self.topics.close(self.error)
         self._enter("ended")
 
@@ -215,11 +200,9 @@ class Core:
         if number == self._opening:
             self._opening = None
         if number == self._current:
-            self._current = None
-        for call in self.calls:
-            if call.connection == number:
-                call.connection, call.moved, call.act_at = None, True, None
-        self._fill(now)
+            self.responses.current = None
+        self.responses.lost(number)
+        self.responses.fill(now)
         if self._current is None and self._opening is None:
             self._lost_at = now if self._lost_at is None else self._lost_at
             longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self._failures, 10))
@@ -243,15 +226,11 @@ class Core:
         elif isinstance(frame, frames.RateLimitsUpdated):
             self.rate_limits = frame.rate_limits
         elif isinstance(frame, frames.ErrorFrame):
-            self._refused(number, connection, frame, now)
-        elif isinstance(frame, frames.Queued):
-            self._queued(number, frame, now)
+            if not self.responses.refused(number, frame, now):
+                connection.error = frame
         elif frame is not None:
-            response_id = getattr(frame, "response_id", None)
-            for call in list(self.calls):
-                if response_id is not None and call.answer.response_id == response_id and call.connection == number:
-                    self._heard(call, frame, now)
-        self._fill(now)
+            self.responses.hear(number, frame, now)
+        self.responses.fill(now)
         self._tidy()
 
     def tick(self, now: float) -> None:
@@ -273,12 +252,8 @@ class Core:
             else:
                 self._actions.append(Close(number))
                 self.lost(number, now, reason="The connection does not answer.")
-        for call in list(self.calls):
-            if call.expires_at is not None and now >= call.expires_at:
-                self._time_out(call, now)
-            elif call.act_at is not None and now >= call.act_at:
-                self._act(call, now)
-        self._fill(now)
+        self.responses.tick(now)
+        self.responses.fill(now)
         self._tidy()
 
     def deadline(self) -> float | None:
@@ -288,9 +263,7 @@ class Core:
             times.append(self._retry_at)
         if self._lost_at is not None and self.state != "ended":
             times.append(self._lost_at + self.give_up_s)
-        for call in self.calls:
-            times += [at for at in (call.expires_at, call.act_at) if at is not None]
-        return min(times, default=None)
+        return min([*times, *self.responses.deadlines()], default=None)
 
     # --- connections ------------------------------------------------------------------------------------------------
 
@@ -313,17 +286,11 @@ class Core:
         connection.heartbeat_s = max(1.0, frame.heartbeat_s)
         if number != self._opening:
             return
-        former, self._current, self._opening = self._current, number, None
+        former, self.responses.current, self._opening = self._current, number, None
         self._failures = 0
         self._lost_at = None
-        self.session = frame
-        for call in list(self.calls):
-            # The server stops a stateless answer with its connection: it stays on the former one to its end.
-            if call.connection is not None and call.connection == former and call.stateless and call.accepted:
-                continue
-            if call.connection is not None:
-                call.connection, call.act_at = None, None
-        self._fill(now)
+        self.responses.moved(former, frame)
+        self.responses.fill(now)
         self.topics.connected()
         self._enter("open")
 
@@ -341,178 +308,3 @@ class Core:
 
     def _send(self, number: int, frame: dict[str, Any]) -> None:
         self._actions.append(Send(number, frames.render(frame)))
-
-    # --- responses --------------------------------------------------------------------------------------------------
-
-    def _fill(self, now: float) -> None:
-        """Take up what waits for nothing but a connection with room."""
-        number, session = self._current, self.session
-        if number is None or session is None:
-            return
-        room = session.limits.max_responses - sum(call.connection == number for call in self.calls)
-        for call in list(self.calls):
-            if room > 0 and call.connection is None and call.act_at is None:
-                self._take(call, number, now)
-                room -= 1
-
-    def _take(self, call: Call, number: int, now: float) -> None:
-        """Ask for it, or for the rest of it, on this connection."""
-        call.connection = number
-        call.patience = STALL_S
-        if not call.accepted:
-            assert call.request is not None
-            assert self.session is not None
-            frame = {"type": "response.create", "event_id": call.event_id, **call.request}
-            size, most = len(frames.render(frame).encode()), self.session.limits.max_frame_bytes
-            if size > most:  # the server would close the connection, and with it everybody else's
-                self._drop(call)
-                message = f"This request takes {size:,} bytes; the server takes {most:,} at most."
-                call.fail(RequestRefused(message, code="frame_too_large", param="input"))
-                return
-            self._send(number, frame)
-            # In a lane it may have to wait for others.
-            call.act_at = None if "stream_id" in call.request else now + UNHEARD_S
-            return
-        if call.stopping:
-            self._send_cancel(call)
-        self._resume(call)
-        call.act_at = now + call.patience
-
-    def _resume(self, call: Call) -> None:
-        assert call.connection is not None
-        after = call.cursor.rewind()
-        call.resuming = True
-        lane = call.request.get("stream_id") if call.request is not None else None
-        frame = {"type": "response.resume", "event_id": call.event_id, "response_id": call.answer.response_id}
-        self._send(call.connection, {**frame, "after": after, "stream_id": lane})
-
-    def _send_cancel(self, call: Call) -> None:
-        assert call.connection is not None
-        self._send(call.connection, {"type": "response.cancel", "response_id": call.answer.response_id})
-
-    def _queued(self, number: int, frame: frames.Queued, now: float) -> None:
-        for call in list(self.calls):
-            if call.connection != number:
-                continue
-            if not call.accepted and frame.event_id == call.event_id:
-                call.queued(frame)
-                call.tries = 0
-                if call.stopping:
-                    self._send_cancel(call)
-            elif call.answer.response_id == frame.response_id:
-                call.queued(frame)
-            else:
-                continue
-            call.patience = STALL_S
-            call.act_at = now + call.patience
-
-    def _heard(self, call: Call, frame: frames.Frame, now: float) -> None:
-        call.patience = STALL_S
-        call.act_at = now + call.patience
-        try:
-            if isinstance(frame, frames.TextDelta):
-                call.text(frame)
-            elif isinstance(frame, frames.ToolCallBegun):
-                call.tool_call_begun(frame)
-            elif isinstance(frame, frames.ToolCallDelta):
-                call.tool_call(frame)
-            elif isinstance(frame, frames.Started):
-                call.started(frame)
-            elif isinstance(frame, frames.Ended):
-                self._end(call, frame)
-            elif isinstance(frame, frames.Unknown):
-                call.unknown(frame)
-            call.resuming = False
-            if call.cursor.last > call.furthest:
-                call.furthest, call.gaps = call.cursor.last, 0
-        except Gap:
-            if call.resuming:
-                return  # it was on its way before
-            call.gaps += 1
-            if call.gaps > GAPS:
-                self._lose(call, "The server does not tell the whole of this response.", code="gap")
-            else:
-                self._resume(call)
-        except Mismatch:
-            self._lose(call, "The server tells this response differently from before.", code="mismatch")
-
-    def _end(self, call: Call, frame: frames.Ended) -> None:
-        unasked = isinstance(frame, frames.Cancelled) and call.stateless and call.moved and not call.stopping
-        if unasked:
-            # Its connection broke, and with it went its lease.
-            self._again(call, "The connection broke, which ends an answer that is kept nowhere. Ask again.")
-            return
-        call.end(frame)
-        self._drop(call)
-
-    def _again(self, call: Call, message: str) -> None:
-        """A stateless answer that the server has let go begins anew, unless some of it has been given away."""
-        if call.read or call.restarts >= RESTARTS:
-            self._lose(call, message, code="connection_lost")
-            return
-        call.restarts += 1
-        call.restart()
-
-    def _lose(self, call: Call, message: str, *, code: str) -> None:
-        self._drop(call)
-        call.fail(ResponseLost(message, code=code, retryable=True))
-
-    def _refused(self, number: int, connection: _Connection, frame: frames.ErrorFrame, now: float) -> None:
-        concerned = [
-            call
-            for call in self.calls
-            if call.connection == number
-            and (
-                (frame.event_id is not None and frame.event_id == call.event_id)
-                or (frame.response_id is not None and frame.response_id == call.answer.response_id)
-            )
-        ]
-        if not concerned:
-            connection.error = frame
-        for call in concerned:
-            wait = frame.retry_after_ms / 1000 if frame.retry_after_ms is not None else None
-            if frame.retryable and (call.tries < self.max_retries or call.accepted):
-                backoff = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(call.tries, 10)) * self.jitter()
-                call.tries += 1
-                call.act_at = now + (backoff if wait is None else wait)
-                if not call.accepted:
-                    call.connection = None
-                    if call.stopping:
-                        self._drop(call)
-                        call.cancelled_here()
-            elif call.accepted and call.stateless and call.moved and not call.stopping:
-                self._again(call, frame.message)
-            else:
-                self._drop(call)
-                kind = ResponseLost if call.accepted else RequestRefused
-                error = kind(
-                    frame.message, code=frame.code, param=frame.param, retryable=frame.retryable, retry_after_s=wait
-                )
-                call.fail(error)
-
-    def _act(self, call: Call, now: float) -> None:
-        """Nothing was heard of it, or its time to be sent again has come."""
-        call.act_at = None
-        number = call.connection
-        if number is None:
-            return  # it is taken up when there is a connection with room
-        if not call.accepted:
-            self._take(call, number, now)
-            return
-        if call.stopping:
-            self._send_cancel(call)
-        self._resume(call)
-        call.patience = min(call.patience * 2, LONGEST_STALL_S)
-        call.act_at = now + call.patience
-
-    def _time_out(self, call: Call, now: float) -> None:
-        call.expires_at = None
-        call.abandoned = True
-        call.fail(AnswerTimeout("This answer took too long, and was cancelled.", code="timeout", retryable=True))
-        if not call.stopping:
-            self._stop(call, now)
-
-    def _drop(self, call: Call) -> None:
-        call.act_at = call.expires_at = None
-        if call in self.calls:
-            self.calls.remove(call)

@@ -15,12 +15,13 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from octavo_client.aio import AsyncConversation, AsyncOctavo, AsyncStream, AsyncSubscription
+from octavo_client.aio import AsyncOctavo
 from octavo_client.answer import Answer
 from octavo_client.call import Event
 from octavo_client.errors import ClientClosed, OctavoError
 from octavo_client.frames import RateLimit, SessionCreated, TextDelta
 from octavo_client.options import Input
+from octavo_client.streams import AsyncConversation, AsyncStream, AsyncSubscription
 from octavo_client.topics import Change
 
 if TYPE_CHECKING:
