@@ -27,6 +27,8 @@ const SENDS = 3;
 const GAPS = 3;
 // What was on its way when the rest was asked for does not fit, and is no new gap.
 const ON_ITS_WAY_MS = 1000;
+// Without a connection for so long, what waits for one fails; the connection is tried on.
+const GIVE_UP_MS = 300_000;
 const SUBPROTOCOL = "octavo.v1";
 /** Close codes after which trying again is useless until somebody does something. */
 const FINAL = new Set([4400, 4401, 4403, 4413, 4440]);
@@ -263,6 +265,7 @@ export class Connection {
 
 const UNSENT = { code: "unsent", message: "The server did not answer. Try again.", retryable: true };
 const ENDED = { code: "closed", message: "The connection has ended. Load the page again." };
+const UNREACHABLE = { code: "unreachable", message: "The server cannot be reached.", retryable: true };
 const BROKEN = {
   code: "connection_lost",
   message: "The connection broke, which ends an answer that is kept nowhere. Ask again.",
@@ -390,6 +393,8 @@ export class Octavo {
       this.#resume(response);
     }
     if (this.expiring) this.#replace();
+    if (!this.patient && this.lostAt && this.now() - this.lostAt > GIVE_UP_MS)
+      this.#failAll(this.connection.refusal ?? UNREACHABLE);
   }
 
   // --- reading, for programs ---
@@ -422,6 +427,8 @@ export class Octavo {
   // --- the wire ---
 
   #connectionChanged(state, code) {
+    if (state === "open") this.lostAt = null;
+    else this.lostAt ??= this.now();
     if (state === "open") {
       for (const [eventId, response] of [...this.pending]) if (!response.retryAt) this.#ask(eventId);
       for (const response of [...this.running.values()]) {
@@ -443,7 +450,10 @@ export class Octavo {
     globalThis.removeEventListener?.("online", this.wake);
     globalThis.document?.removeEventListener("visibilitychange", this.wake);
     const error = this.connection.refusal ?? { code: "closed", message: `The connection was closed (${code}).` };
-    if (this.patient) return;
+    if (!this.patient) this.#failAll(error);
+  }
+
+  #failAll(error) {
     for (const eventId of [...this.pending.keys()]) this.#refuse(eventId, error);
     for (const response of [...this.running.values()]) this.#lose(response, error);
   }

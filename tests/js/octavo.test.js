@@ -266,3 +266,22 @@ test("each connection has a ticket of its own, and a closed one for good fails w
   await assert.rejects(stream.whole(), { code: "invalid_ticket" });
   await assert.rejects(all.octavo.ask("More"), { code: "closed" });
 });
+
+test("what waits for a connection does not wait for ever", async () => {
+  const { octavo, clock, wire, stream } = asked();
+  wire.say(delta(1, 1, "a"));
+  wire.onclose({ code: 1006 });
+  clock.now += 299_000;
+  octavo.tick();
+  assert.equal(stream.answer.status, "running");
+  clock.now += 2_000;
+  octavo.tick();
+  await assert.rejects(stream.whole(), { code: "unreachable", retryable: true });
+});
+
+test("a silent answer of a program's is asked for by itself", () => {
+  const { octavo, clock, wire } = asked();
+  clock.now += 5_000;
+  octavo.tick();
+  assert.deepEqual(wire.sent.at(-1), { type: "response.resume", response_id: "r1", after: -1 });
+});
