@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.stack import ROOT, Stack, free_port, wait_for
 
@@ -41,7 +41,7 @@ def website(product: Stack) -> Iterator[str]:
 
 
 def test_a_page_of_another_origin_asks_and_stops_without_seeing_the_key(
-    context: BrowserContext, website: str, product: Stack
+    context: BrowserContext, website: str, product: Stack, picture: Callable[[Page], None]
 ) -> None:
     page = context.new_page()
     sockets: list[str] = []
@@ -61,6 +61,7 @@ def test_a_page_of_another_origin_asks_and_stops_without_seeing_the_key(
     page.get_by_role("button", name="Ask").click()
     expect(page.locator("#answer")).not_to_have_text("", timeout=30_000)
     expect(page.locator("#state")).to_have_text("completed", timeout=60_000)
+    picture(page)
     assert set(sockets) == {f"{product.ws_url}/ws/v1"}
     # Whoever is not of this website gets no ticket.
     assert httpx.post(f"{website}/ticket", headers={"Origin": "https://evil.example"}).status_code == 403
