@@ -480,3 +480,36 @@ def test_what_was_subscribed_to_is_subscribed_to_on_every_connection() -> None:
     world.deliver()
     assert isinstance(refused.error, RequestRefused)
     assert refused.error.param == "topic"
+
+
+def test_a_step_whose_last_part_never_came_is_asked_for_again() -> None:
+    world = World()
+    world.script = [{0: [("text", "a")], 1: [("text", "x")]}, {0: [("text", "b")]}]
+    call = world.ask("Hi")
+    world.deliver()
+    response = world.responses["r1"]
+    world.say(response)
+    world.tell(world.wire, response)
+    world.wire.incoming.pop()  # the second choice's
+    world.say(response)
+    world.tell(world.wire, response)
+    world.deliver()
+    assert [frame["after"] for frame in resumes(world)] == [0]
+    world.settle()
+    assert call.answer.texts == ["ab", "x"]
+
+
+def test_a_stateless_answer_does_not_begin_anew_for_ever() -> None:
+    world = World()
+    call = begun(world, "a", "b", text=HI)
+    for _ in range(10):
+        if call.ended:
+            break
+        world.cut()
+        world.wait(20.0)
+        for _ in range(3):
+            for response in world.responses.values():
+                world.tell(world.wire, response)
+            world.deliver()
+    assert isinstance(call.error, ResponseLost)
+    assert len(creates(world)) == 4
