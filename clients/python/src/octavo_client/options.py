@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 from urllib.parse import urlsplit, urlunsplit
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    Options = Unpack["Params"]
 
 PATH = "/ws/v1"
 SUBPROTOCOL = "octavo.v1"
 SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 # What stands in the frame itself.
-BESIDE_PARAMS = ("tools", "tool_choice", "parallel_tool_calls", "draft_id")
+BESIDE_PARAMS = ("tools", "tool_choice", "parallel_tool_calls", "draft_id", "file_ids")
 
 # A text goes to a conversation, where it is kept; a list of messages stands alone, and nothing of it is kept.
 Input = str | Sequence[Mapping[str, Any]]
@@ -48,6 +43,7 @@ class Params(TypedDict, total=False):
     tools: Sequence[Mapping[str, Any]]
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
+    file_ids: Sequence[str]
 
 
 def socket_url(url: str | None) -> str:
