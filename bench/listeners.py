@@ -53,7 +53,7 @@ class Listener:
         self.url = options.urls[number % len(options.urls)]
         self.key = options.keys[number % len(options.keys)]
         self.tokens = options.tokens
-        self.drop = options.drop
+        self.drop = options.drop if number == 0 else 0
         self.id = ""
         self.heard = Heard(seqs=options.way != "sse")
         self.wire_bytes = 0
@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="that an answer takes")
     parser.add_argument("--way", choices=["ws", "sse"], default="ws")
-    parser.add_argument("--drop", type=int, default=0, help="throw away this frame of each answer: a test of the check")
+    parser.add_argument("--drop", type=int, default=0, help="throw away this frame of socket 0: a test of the check")
     options = parser.parse_args()
     listeners = asyncio.run(run(options))
     late: array[int] = array("q")

@@ -280,7 +280,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rate", type=float, default=20.0, help="tokens a second of each answer")
     parser.add_argument("--webs", type=int, default=1, help="web processes")
     parser.add_argument("--clients", type=int, help="client processes; default: one for each 500 sockets")
-    parser.add_argument("--drop", type=int, default=0, help="clients throw this frame away: a test of the check")
+    parser.add_argument("--drop", type=int, default=0, help="socket 0's client throws it away: a test of the check")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     args = parser.parse_args(argv)
     columns: dict[str, dict[str, float]] = {}

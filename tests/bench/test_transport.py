@@ -197,19 +197,25 @@ def test_the_fake_engine_tells_as_a_worker_does_and_a_step_is_one_pipeline(redis
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", ["ws", "sse", "groups"])
-def test_a_tiny_run_of_it_finds_everything_that_was_said(way: str, tmp_path: Path) -> None:
+def test_a_tiny_run_finds_all_that_was_said_and_the_one_frame_that_a_client_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = tmp_path / "figures.json"
-    arguments = ["--sockets", "6", "--seconds", "1", "--way", way, "--json", str(result)]
-    assert transport.main(arguments) == 0
+    arguments = ["--sockets", "6", "--seconds", "1", "--way", "ws", "--drop", "3", "--json", str(result)]
+    assert transport.main(arguments) == 1
+    assert "came behind" in capsys.readouterr().out
     (figures,) = json.loads(result.read_text()).values()
-    assert figures["tokens that came"] == figures["tokens written"] == 6 * 20
-    assert figures["answers at fault"] == 0
+    assert figures["answers at fault"] == 1
+    assert figures["tokens written"] == 6 * 20
+    assert 6 * 20 - 20 < figures["tokens that came"] < 6 * 20
     assert 0 < figures["write to client p50, ms"] <= figures["write to client p99, ms"] < 10_000
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_tiny_run_whose_clients_drop_a_frame_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert transport.main(["--sockets", "2", "--seconds", "1", "--way", "ws", "--drop", "3"]) == 1
-    assert "came behind" in capsys.readouterr().out
+def test_the_customary_design_is_measured_the_same_way(tmp_path: Path) -> None:
+    result = tmp_path / "figures.json"
+    assert transport.main(["--sockets", "6", "--seconds", "1", "--way", "groups", "--json", str(result)]) == 0
+    (figures,) = json.loads(result.read_text()).values()
+    assert figures["tokens that came"] == figures["tokens written"] == 6 * 20
+    assert figures["answers at fault"] == 0
