@@ -15,7 +15,7 @@ django_application = get_asgi_application()  # before the imports below: consume
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
-from django.urls import re_path  # noqa: E402
+from django.urls import get_resolver, re_path  # noqa: E402
 
 from chatapp import bodies  # noqa: E402
 from chatapp.api.pace import paced  # noqa: E402
@@ -60,6 +60,7 @@ application = paced(
     )
 )
 
+_ = get_resolver().url_patterns  # views are imported now, and not with the first request
 gc.collect()
 gc.freeze()
 gc.set_threshold(*COLLECT_AFTER)
