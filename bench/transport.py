@@ -153,7 +153,6 @@ class Site:
                 "--number": first,
                 "--sockets": after - first,
                 "--tokens": load.tokens,
-                "--seconds": load.seconds,
                 "--way": "sse" if load.way == "sse" else "ws",
                 "--drop": load.drop,
             }
