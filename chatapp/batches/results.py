@@ -6,7 +6,7 @@ a page at a time, and named by the batch, so that whoever was killed in between 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 # Of an item whose generation was stopped by a fault of ours.
 MOST_ATTEMPTS = 3
 PAGE = 200
+# Of results; answers have more in them than questions, and the file of those may be as large as any.
+LARGEST = 64 * 1024**3
 MOMENTS = {
     Status.COMPLETED: "completed_at",
     Status.EXPIRED: "expired_at",
@@ -80,14 +82,17 @@ def _is_our_fault(end: Any) -> bool:
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def write(batch: Batch) -> None:
-    """The files of what there is, and the end of the batch. Raises what keeping a file refuses; may be repeated."""
+def write(batch: Batch, renew: Callable[[], object]) -> None:
+    """The files of what there is, and the end of the batch. Raises what keeping a file refuses; may be repeated.
+
+    `renew` is called now and then: nobody else is to be at it meanwhile.
+    """
     ending = Status(batch.ending)
     done = batch.items.filter(state=ItemState.DONE)
     others = batch.items.exclude(state=ItemState.DONE)
     counts = (done.count(), others.count())
-    output = _file(batch, "output", _lines(batch, done)) if counts[0] else None
-    errors = _file(batch, "errors", _lines(batch, others)) if counts[1] else None
+    output = _file(batch, "output", _lines(batch, done, renew)) if counts[0] else None
+    errors = _file(batch, "errors", _lines(batch, others, renew)) if counts[1] else None
     with transaction.atomic():
         row = Batch.objects.select_for_update().get(pk=batch.pk)
         if not row.unfinished:
@@ -125,16 +130,24 @@ def _file(batch: Batch, what: str, lines: Iterator[bytes]) -> StoredFile:
     made = StoredFile.objects.filter(tenant=batch.tenant_id, purpose=Purpose.BATCH_OUTPUT, name=name).first()
     if made is not None:  # whoever was at it was killed after this
         return made
-    return files.keep(tenant=batch.tenant, key=batch.key, name=name, content=lines, purpose=Purpose.BATCH_OUTPUT)
+    return files.keep(
+        tenant=batch.tenant,
+        key=batch.key,
+        name=name,
+        content=lines,
+        purpose=Purpose.BATCH_OUTPUT,
+        most=LARGEST,
+    )
 
 
-def _lines(batch: Batch, items: Any) -> Iterator[bytes]:
+def _lines(batch: Batch, items: Any, renew: Callable[[], object]) -> Iterator[bytes]:
     last = 0
     answers = Prefetch("answers", BatchAnswer.objects.select_related("generation").defer("generation__request"))
     while page := list(items.filter(line__gt=last).order_by("line").prefetch_related(answers)[:PAGE]):
         for item in page:
             yield _encode(_line(batch, item)) + b"\n"
         last = page[-1].line
+        renew()
 
 
 def _line(batch: Batch, item: BatchItem) -> dict[str, Any]:

@@ -50,6 +50,8 @@ SLICE_S = 10.0  # of work in one go: others wait for the same worker
 ROWS = 500
 MOST_STARTED = 200
 KEPT = timedelta(days=90)
+# How long results wait for room, behind the batch's own time.
+PATIENCE = timedelta(days=7)
 # How long until somebody looks again at what could not go on.
 PAUSES = {"no_room": 1.0, "queue_away": 5.0, "insufficient_quota": 60.0, "invalid_api_key": 60.0, "storage": 60.0}
 LONGEST_PAUSE_S = 300.0
@@ -171,8 +173,10 @@ def _finalize(batch: Batch) -> bool:
         _pause(batch, "no_room", "")
         return False
     try:
-        results.write(batch)
+        results.write(batch, lambda: _renew(batch, Status(batch.status)))
     except Refusal as refusal:  # the team's room for files is used up
+        if timezone.now() > batch.expires_at + PATIENCE:
+            return _give_up(batch, validation.Complaint(refusal.code, refusal.message))
         _pause(batch, "storage", f"The results cannot be kept. {refusal.message}", code=refusal.code)
         return False
     return True
@@ -229,6 +233,16 @@ def _refuse(batch: Batch, complaints: list[validation.Complaint]) -> bool:
         if row.status != Status.VALIDATING:
             return True
         row.errors = [complaint.as_json() for complaint in complaints]
+        results.finish(row, Status.FAILED)
+    batch.refresh_from_db()
+    return False
+
+
+def _give_up(batch: Batch, complaint: validation.Complaint) -> bool:
+    """Nobody has made room for the results in all this time."""
+    with transaction.atomic():
+        row = Batch.objects.select_for_update().get(pk=batch.pk)
+        row.errors = [complaint.as_json()]
         results.finish(row, Status.FAILED)
     batch.refresh_from_db()
     return False

@@ -57,7 +57,7 @@ def store(
     access.require(Permission.CHAT)
     return keep(
         tenant=access.tenant, user=access.user, key=access.key, name=name, content=content, purpose=purpose,
-        expires_at=expires_at, most=most,
+        expires_at=expires_at, most=min(most or settings.OCTAVO_MAX_FILE, settings.OCTAVO_MAX_FILE),
     )  # fmt: skip
 
 
@@ -72,10 +72,11 @@ def keep(
     expires_at: datetime | None = None,
     most: int | None = None,
 ) -> StoredFile:
-    """`store` for jobs that nobody asks for at this moment. With neither a person nor a key it is the team's keys'."""
+    """`store` for jobs that nobody asks for at this moment; their files may have more than what people upload: `most`
+    bytes. With neither a person nor a key it is the team's keys'."""
     if purpose not in Purpose.values:
         raise BadInput(f"purpose must be one of {', '.join(Purpose.values)}.", param="purpose")
-    largest = min(most or settings.OCTAVO_MAX_FILE, settings.OCTAVO_MAX_FILE)
+    largest = most or settings.OCTAVO_MAX_FILE
     quota = quota_of(tenant)
     left = None if quota is None else max(0, quota - selectors.used(tenant))
     if left == 0:

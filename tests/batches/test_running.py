@@ -337,6 +337,26 @@ def test_a_storage_that_is_full_holds_the_results_back_until_there_is_room(
     assert len(file_of(batch.output_file)) == 1
 
 
+def test_results_that_find_no_room_for_a_week_are_given_up(
+    begun: Begin, finish: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = begun(line("a"))
+    monkeypatch.setattr(files, "quota_of", lambda tenant: 1)
+    with pytest.raises(AssertionError, match="nothing is queued"):
+        finish(batch)
+    with time_machine.travel(batch.expires_at + running.PATIENCE + timedelta(minutes=1)):
+        go(batch)
+    assert (batch.status, batch.errors[0]["code"]) == (Status.FAILED, "storage_full")
+    assert not batch.items.exists()
+
+
+def test_results_may_be_larger_than_what_people_may_upload(begun: Begin, finish: Begin, settings: Any) -> None:
+    batch = begun(line("a"))
+    settings.OCTAVO_MAX_FILE = 100
+    assert finish(batch).status == Status.COMPLETED
+    assert StoredFile.objects.get(pk=batch.output_file).bytes > 100
+
+
 # --- cancelled, and out of time -----------------------------------------------------------------------------------
 
 

@@ -41,6 +41,8 @@ LONG = (
     "tests/usage/test_pages.py",
     "tests/prompts/test_versions.py",
     "tests/api/test_product_api.py",
+    "tests/webhooks/test_delivering.py",
+    "tests/batches/test_running.py",
 )
 
 
