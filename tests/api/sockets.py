@@ -132,7 +132,7 @@ def served(ping_interval: float, ping_timeout: float) -> Iterator[Daphne]:
     wait_for(lambda: bool(server.listening_addresses), 20)
     yield Daphne(port)
     reactor.callFromThread(reactor.stop)  # type: ignore[attr-defined]
-    thread.join(20)
+    thread.join(3)  # its last applications may take their time; nobody waits for them
 
 
 async def until(condition: Callable[[], Any], timeout_s: float = 10) -> Any:
