@@ -415,7 +415,7 @@ async def test_what_finds_no_room_in_the_queue_leaves_no_row(
 
 
 async def test_a_key_that_is_revoked_in_the_middle_ends_the_stream_and_says_so(
-    client: openai.AsyncOpenAI, script: Script, team: Team
+    client: openai.AsyncOpenAI, script: Script, recorded: Callable[[], Any], team: Team
 ) -> None:
     """P12. What was begun in the background goes on nevertheless: it is the team's."""
     asking = asyncio.create_task(client.responses.create(model="default", input=HAIKU, stream=True, background=True))
@@ -429,3 +429,5 @@ async def test_a_key_that_is_revoked_in_the_middle_ends_the_stream_and_says_so(
     assert (told[-1].type, told[-1].code) == ("error", "invalid_api_key")
     assert not await script.is_cancelled(taken)
     await script.end(taken, finished(1))
+    await recorded()
+    assert (await StoredResponse.objects.aget()).output[0]["content"][0]["text"] == "Old "
