@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatapp.responses import shapes
@@ -194,6 +194,7 @@ def logs(draw: Any) -> list[protocol.AnyEvent]:
     return events
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(log=logs(), background=st.booleans())
 def test_what_was_kept_tells_the_same_events_as_the_log_did(log: list[protocol.AnyEvent], background: bool) -> None:
     """The numbers of a resumed stream are those of the first one, from the log and after it has expired."""
