@@ -23,6 +23,7 @@ from typing import Any
 from daphne.http_protocol import WebRequest
 from daphne.server import Server
 
+from chatapp.api.pace import Pace
 from chatapp.uploads import most_of, takes_files
 
 MOST_TIMES = 4
@@ -30,7 +31,7 @@ ANSWER = b"HTTP/1.1 413 Request Entity Too Large\r\nConnection: close\r\nContent
 # Of larger ones the application is lent the file.
 QUEUED = 1024 * 1024
 CHUNK = 256 * 1024
-LENT = "octavo.body"
+LENT, REQUEST = "octavo.body", "octavo.request"
 
 Message = MutableMapping[str, Any]
 Header = tuple[bytes, bytes]
@@ -74,6 +75,7 @@ def bound(most: int) -> None:
             scope["headers"] = measured(scope["headers"], size)
             if size > QUEUED:
                 scope[LENT], protocol.content = protocol.content, io.BytesIO()
+            scope[REQUEST] = protocol
         return create(self, protocol, scope)
 
     WebRequest.handleContentChunk = handle
@@ -81,14 +83,12 @@ def bound(most: int) -> None:
 
 
 def lent(application: Application) -> Application:
-    """An ASGI application that is given a large body a chunk at a time, as it asks for it."""
+    """An ASGI application that is given a large body a chunk at a time, as it asks for it, and whose downloads wait for
+    whoever reads them."""
 
     async def wrapped(scope: Message, receive: Callable[[], Awaitable[Message]], send: Any) -> None:
-        body = scope.pop(LENT, None)
-        if body is None:
-            await application(scope, receive, send)
-            return
-        ended = False
+        body, request = scope.pop(LENT, None), scope.pop(REQUEST, None)
+        ended = body is None
 
         async def read() -> Message:
             nonlocal ended
@@ -101,8 +101,30 @@ def lent(application: Application) -> Application:
             return {"type": "http.request", "body": chunk, "more_body": not ended}
 
         try:
-            await application(scope, read, send)
+            await application(scope, read, send if request is None else _waiting(request, send))
         finally:
-            body.close()
+            if body is not None:
+                body.close()
 
     return wrapped
+
+
+def _waiting(request: Any, send: Any) -> Any:
+    """daphne hands all that is sent to the transport at once: a file would lie in memory until its reader has it. Of a
+    file to save, the next part waits until the transport has drained."""
+    pace: Pace | None = None
+
+    async def waiting(message: Message) -> None:
+        nonlocal pace
+        if message["type"] == "http.response.start":
+            if any(name.lower() == b"content-disposition" for name, _ in message.get("headers", ())):
+                pace = Pace()
+        elif pace is not None and request.producer is pace and not message.get("more_body"):
+            request.unregisterProducer()
+        await send(message)
+        if pace is not None and message.get("more_body"):
+            if request.producer is None and not request._disconnected:
+                request.registerProducer(pace, True)
+            await pace.wait()
+
+    return waiting

@@ -54,6 +54,8 @@ def test_a_large_file_goes_up_and_comes_back_without_lying_in_memory(stack: Stac
         made: Any = client.post("/v1/files", content=form(SIZE_MB), headers=headers)
         assert made.status_code == 200, made.text
         assert made.json()["bytes"] == SIZE_MB * MB
+        up = {process.pid: most_memory(process) - before[process.pid] for process in processes}
+        assert max(up.values()) < SIZE_MB * MB / 2, up
         digest = hashlib.sha256()
         path = f"/v1/files/{made.json()['id']}"
         with client.stream("GET", f"{path}/content", headers={"Authorization": headers["Authorization"]}) as reply:
