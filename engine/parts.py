@@ -3,7 +3,7 @@
 Owns the text of single tokens, as it stands beside their log probabilities. `token` is a token's own text, a control
 token's its name; where its bytes alone are no whole text (a part of an emoji), `token` has U+FFFD for them and `bytes`
 says which they are, so that a reader can put neighbours together. This is OpenAI's meaning of the two, but for a
-`bytes` that says only what `token` does not. A request that asks for no log probabilities pays two comparisons.
+`bytes` that says only what `token` does not. A step of a request that asks for none pays four comparisons.
 """
 
 from __future__ import annotations
@@ -31,15 +31,10 @@ class PartWriter:
 
     def part(self, output: StepOutput) -> Part:
         """One choice's share of a step. finish_reason: only where the choice has ended by itself."""
+        told = output.logprobs is not None or output.prompt_logprobs is not None
+        if output.finish_reason is None and not told and not output.tool_calls:  # most of them, by far
+            return Part(index=output.index, text=output.text, token_ids=output.new_token_ids)
         ended = output.finish_reason if output.finish_reason not in ("abort", "error") else None
-        if output.logprobs is None and output.prompt_logprobs is None:
-            return Part(
-                index=output.index,
-                text=output.text,
-                token_ids=output.new_token_ids,
-                tool_calls=output.tool_calls,
-                finish_reason=ended,
-            )
         return Part(
             index=output.index,
             text=output.text,

@@ -72,7 +72,7 @@ class Run:
 
     __slots__ = (
         "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "left", "outputs", "parts", "prompt",
-        "reason", "request", "seq", "taken_at", "waited_s",
+        "reason", "request", "seq", "several", "taken_at", "waited_s",
     )  # fmt: skip
 
     def __init__(self, taken: Taken) -> None:
@@ -87,7 +87,8 @@ class Run:
         self.last_at = self.taken_at
         self.prompt = self.cached = 0
         self.outputs: dict[int, int] = {}  # choice -> its tokens
-        self.left = 0  # choices that have not ended
+        self.several = False  # choices
+        self.left = 0  # of them that have not ended
         self.reason: str | None = None  # why the first choice ended by itself
         self.parts: list[Part] = []  # what this step has added
         self.ending: AnyTerminal | None = None  # what it ends with, once the engine has let go of it
@@ -143,6 +144,7 @@ class Worker:
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._runs: dict[str, Run] = {}
         self._said: list[Said] = []
+        self._several: set[Run] = set()  # runs of several choices that this step has something of
         self._prompts: dict[str, Prompt] = {}  # of runs whose published prompt is to be pinned
         self._forgotten: set[str] = set()  # tenants that are gone; their ids are never used again
         self._healthy = True
@@ -383,6 +385,7 @@ class Worker:
             self._end(run, protocol.Refused(code=refused.code, param=refused.param, message=refused.message))
             return
         run.left = request.params.n
+        run.several = run.left > 1
         if not request.tools and self.prompts.wants(request):
             self._prompts[run.id] = Prompt(prompt.taken, prompt.token_ids, prompt.regions)
 
@@ -431,12 +434,11 @@ class Worker:
             outputs = self._engine.step()
         except Exception as error:  # StepError, or a fault in the engine's own bookkeeping
             self._fail_all(error)
-        spoke: dict[str, Run] = {}
         for output in outputs:
-            if (run := self._report(output)) is not None:
-                spoke[run.id] = run
-        for run in spoke.values():
+            self._report(output)
+        for run in self._several:
             self._settle(run)
+        self._several.clear()
         self.prompts.acknowledge()
         self._show()
 
@@ -449,12 +451,12 @@ class Worker:
             self._end(run, protocol.Failed(code="engine_fault", message=FAULT, retryable=True))
         raise Stop(1) from error
 
-    def _report(self, output: StepOutput) -> Run | None:
-        """Note one output of the engine, for one choice; returns its run, unless that is not ours any more."""
+    def _report(self, output: StepOutput) -> None:
+        """Turn one output of the engine into events; one of several choices waits for the step's others."""
         generation_id, _, attempt = output.request_id.rpartition("/")
         run = self._runs.get(generation_id)
         if run is None or run.attempt != int(attempt):
-            return None
+            return
         if output.index == 0:  # the others find its prompt in the cache
             run.prompt, run.cached = output.prompt_tokens, output.cached_tokens
         run.outputs[output.index] = output.completion_tokens
@@ -471,8 +473,15 @@ class Worker:
             run.parts.append(self._writer.part(output))
         elif output.prompt_logprobs or output.finish_reason in ENDS:
             run.parts.append(self._writer.part(output))
-        if output.finish_reason is None:
-            return run
+        if output.finish_reason is not None:
+            self._note_end(run, output)
+        if run.several:
+            self._several.add(run)
+        else:
+            self._settle(run)
+
+    def _note_end(self, run: Run, output: StepOutput) -> None:
+        """One choice has ended."""
         run.left -= 1
         if output.index == 0:
             run.reason = output.finish_reason
@@ -480,13 +489,14 @@ class Worker:
             log.error("request.failed", generation=run.id, error=output.error)
             run.ending = protocol.Failed(code="engine_error", message=FAULT, retryable=True)
             self._engine.abort(run.engine_id)  # the other choices: nobody can be told of them any more
-        return run
 
     def _settle(self, run: Run) -> None:
         """A step's parts of one run become one event; behind the last choice's end comes the run's own."""
         if run.parts:
-            cost = OUTPUT_COST * sum(len(part.token_ids) for part in run.parts)
-            self._say(run, Delta(seq=run.seq, parts=run.parts), cost)
+            tokens = len(run.parts[0].token_ids)
+            if len(run.parts) > 1:
+                tokens += sum(len(part.token_ids) for part in run.parts[1:])
+            self._say(run, Delta(seq=run.seq, parts=run.parts), OUTPUT_COST * tokens)
             run.parts = []
         if run.left == 0:
             self._end(run, run.ending or protocol.Finished(finish_reason=run.reason))
