@@ -6,7 +6,7 @@ import base64
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
@@ -32,6 +32,7 @@ def pages(order: tuple[str, ...], limit: int) -> list[Conversation]:
 
 
 class TestPages(TestCase):
+    @settings(max_examples=60, deadline=None)
     @given(
         st.lists(st.tuples(st.sampled_from(["a", "b", "B", "ä", "", "🙂"]), st.integers(0, 2)), max_size=9),
         st.integers(1, 10),
