@@ -4,6 +4,8 @@ PYTHON ?= python3
 PORT ?= 8000
 OCTAVO_DATA ?= var
 PY := .venv/bin/python
+# Most tests keep one core busy at most. The tests of a file stay together (tests/conftest.py).
+SIDE_BY_SIDE := -n 2 --dist loadgroup
 export PORT OCTAVO_DATA
 
 .PHONY: help setup setup-dev run test test-all check format bench clean
@@ -21,7 +23,7 @@ run: setup ## Serve http://127.0.0.1:$PORT [PORT=8000 OCTAVO_DATA=var]; Ctrl-C s
 	@exec $(PY) -m ops.run
 
 test: setup-dev ## The tests, within 12 minutes
-	$(PY) -m pytest
+	$(PY) -m pytest $(SIDE_BY_SIDE)
 
 test-all: test ## The tests and the long ones, within 30 minutes
 	$(PY) -m pytest -m long

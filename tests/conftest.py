@@ -20,6 +20,14 @@ os.environ["TRITON_INTERPRET"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side (pytest-xdist) the tests of a file stay together, and all that talk to the whole product do: so it
+    is started once, and nobody meets the other's servers."""
+    for item in items:
+        whole = "stack" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("stack" if whole else item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture(autouse=True)
 def _sees_all() -> Iterator[None]:
     """Tests look at the rows of all tenants. Requests of a test client begin without a scope nevertheless."""
@@ -37,6 +45,7 @@ def redis_url() -> Iterator[str]:
     folder = tempfile.mkdtemp(prefix="octavo-")
     socket = f"{folder}/v.sock"
     server = ValkeyServer(
+        port=0,
         config={"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction", "dir": folder},
         unix_socket_path=socket,
     )
