@@ -100,7 +100,13 @@ async def test_a_connection_that_died_without_a_word_is_noticed_and_what_it_alon
         taken = voice.start()
         voice.say(taken, delta(1, protocol.Part(text="Once upon")))
         started = asyncio.get_running_loop().time()
-        await until(lambda: voice.redis.hget(protocol.request_key(taken.id), "state") == b"cancelled", timeout_s=20)
+
+        def stopped() -> bool:
+            """Its worker has been told so, or, where that one has not been heard of for a while, it has ended."""
+            state, told = voice.redis.hmget(protocol.request_key(taken.id), "state", "cancel")
+            return state == b"cancelled" or bool(told)
+
+        await until(stopped, timeout_s=20)
         assert asyncio.get_running_loop().time() - started < 9, "before its lease has ended"
     finally:
         dead.close()
