@@ -124,7 +124,8 @@ def _lines(file: File) -> Iterator[tuple[int, int, bytes | None, int]]:
             while not text.endswith(b"\n") and (text := file.readline(most)):
                 offset += len(text)
             yield number, begin, None, 0
-        elif text.strip():
-            plain = text.removeprefix(b"\xef\xbb\xbf") if number == 1 else text
-            skipped = len(text) - len(plain)
+            continue
+        plain = text.removeprefix(b"\xef\xbb\xbf") if number == 1 else text
+        skipped = len(text) - len(plain)
+        if plain.strip():
             yield number, begin + skipped, plain, len(plain)

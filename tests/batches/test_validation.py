@@ -80,6 +80,13 @@ def test_a_good_file_is_under_way_with_its_lines_counted_whatever_ends_them(begu
     assert list(batch.items.values_list("line", "custom_id")) == [(1, "a"), (3, "ü ☂ \n")]
 
 
+def test_a_mark_of_byte_order_in_a_line_of_its_own_is_an_empty_line(begun: Begin) -> None:
+    batch = begun(b"\xef\xbb\xbf\r\n" + json.dumps(line("a")).encode())
+    go(batch)
+    assert (batch.status, batch.errors) == (Status.IN_PROGRESS, [])
+    assert list(batch.items.values_list("line", "custom_id")) == [(2, "a")]
+
+
 def test_an_empty_file_is_no_batch(begun: Begin) -> None:
     assert complaints(begun(b"", b"  ")) == [(None, "empty_file", None)]
 
