@@ -20,6 +20,7 @@ from chatapp.chat import services as chat
 from chatapp.chat.models import Generation, State
 from chatapp.chat.queueing import LONGEST_KEY, without_answer
 from chatapp.chat.recorder import Answer
+from chatapp.chat.stateless import CHAT_DEFAULTS
 from chatapp.chat.text import plain
 from chatapp.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, Refusal
 from chatapp.responses import selectors
@@ -195,7 +196,11 @@ def _same(access: Access, generation: Generation, wanted: Wanted) -> StoredRespo
         return row
     if wanted.store:
         raise IdempotencyMismatch("This idempotency key was used for another request; use a new one.")
-    return StoredResponse(tenant=access.tenant, generation=generation, settings=dict(wanted.told), digest=wanted.digest)
+    # The request of one that has ended is not kept, but what it left to us is the same for everybody.
+    left = {name: CHAT_DEFAULTS[name] for name in ("temperature", "top_p") if wanted.told.get(name) is None}
+    return StoredResponse(
+        tenant=access.tenant, generation=generation, settings={**wanted.told, **left}, digest=wanted.digest
+    )
 
 
 # --- stopping and deleting ----------------------------------------------------------------------------------------

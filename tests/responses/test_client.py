@@ -343,6 +343,17 @@ async def test_a_repeated_idempotency_key_is_the_same_response(
     assert one.id == two.id
 
 
+async def test_a_response_that_is_not_kept_is_the_same_when_it_is_told_again(
+    client: openai.AsyncOpenAI, script: Script, recorded: Callable[[], Any]
+) -> None:
+    headers = {"Idempotency-Key": "k1"}
+    first = await ask(client, script, store=False, extra_headers=headers)
+    await recorded()
+    again = await client.responses.create(model="default", input=HAIKU, store=False, extra_headers=headers)
+    assert (again.temperature, again.top_p) == (first.temperature, first.top_p)
+    assert again.output == first.output
+
+
 async def test_input_items_come_in_pages(client: openai.AsyncOpenAI, script: Script) -> None:
     said: Any = [
         {"role": "user", "content": "One"},
