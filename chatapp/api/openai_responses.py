@@ -21,7 +21,7 @@ from chatapp.api import openai_responses_types as wire
 from chatapp.api.answering import in_thread, stop_soon
 from chatapp.api.calls import Call
 from chatapp.api.following import TextGone
-from chatapp.api.http import answer, body_of, with_key
+from chatapp.api.http import answer, json_of, with_key
 from chatapp.api.openai_calls import HEADERS_AFTER_S, KEEP_ALIVE, KEEP_ALIVE_S, refused
 from chatapp.api.openai_types import encode
 from chatapp.api.operations import Operation
@@ -57,7 +57,7 @@ _starting: set[asyncio.Future[StoredResponse]] = set()
 
 @with_key("POST")
 async def responses(request: HttpRequest, access: Access) -> HttpResponseBase:
-    asked = wire.parse(body_of(request))
+    asked = wire.parse(json_of(request))
     row = await _created(
         asked.kept, access=access, wanted=asked.wanted(), idempotency_key=request.headers.get("Idempotency-Key")
     )

@@ -126,6 +126,12 @@ async def test_bad_input_is_refused_with_the_field_named_in_the_callers_words(te
     for raw in (b"{", b"[1]", b"\xff\xfe", b'"text"', b"[" * 5000, b'{"background":true,"input":"\xff"}'):
         assert (await post(team.secret, raw)).status_code == 400, raw
     assert not await Generation.objects.aexists()
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        body = b'{"input": "?", "background": true}'
+        headers = {"Authorization": f"Bearer {team.secret}"}
+        reply = await AsyncClient().post("/v1/responses", body, content_type=kind, headers=headers)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "unsupported_content_type"), kind
+    assert not await Generation.objects.aexists()
     for query, param in (
         ("?stream=perhaps", "stream"),
         ("?stream=true&starting_after=-1", "starting_after"),
