@@ -11,7 +11,7 @@ from django.db.models import Prefetch, Q, QuerySet, Sum
 from django.utils import timezone
 
 from chatapp.errors import NotFound
-from chatapp.files.models import Attachment, ReadingState, StoredFile, parse_file_id
+from chatapp.files.models import Attachment, Purpose, ReadingState, StoredFile, parse_file_id
 from chatapp.files.prompt import block
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
@@ -45,7 +45,8 @@ def files(
     """`after`: the id of the last file of the page before this one. Raises NotFound for one that is not there."""
     rows = own(access)
     if purpose is not None:
-        rows = rows.filter(purpose=purpose)
+        # Of a text that is no purpose the database is not asked: PostgreSQL refuses some of them, such as U+0000.
+        rows = rows.filter(purpose=purpose) if purpose in Purpose.values else rows.none()
     if after is not None:
         last = file(access, after, param="after")
         earlier = Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk)

@@ -73,7 +73,8 @@ async def test_lists_come_in_pages_of_any_size_and_by_purpose(client: openai.Asy
     assert [file.id async for file in client.files.list(limit=2, order="asc")] == ids
     assert [file.id async for file in client.files.list(limit=1, order="asc", purpose="batch")] == [ids[1], ids[3]]
     assert [file.id async for file in client.files.list(after=ids[1], order="asc")] == ids[2:]
-    assert [file.id async for file in client.files.list(purpose="nothing")] == []
+    for nothing in ("nothing", "\0"):
+        assert [file.id async for file in client.files.list(purpose=nothing)] == []
 
 
 async def test_a_file_lives_as_long_as_was_said(client: openai.AsyncOpenAI, http: httpx.AsyncClient) -> None:

@@ -43,6 +43,7 @@ LONG = (
     "tests/api/test_product_api.py",
     "tests/webhooks/test_delivering.py",
     "tests/batches/test_running.py",
+    "tests/files/test_openai_files.py",
 )
 
 
