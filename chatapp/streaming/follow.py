@@ -15,8 +15,8 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import redis.exceptions
@@ -37,6 +37,7 @@ GIVE_UP_AFTER_S = 30.0
 
 Position: TypeAlias = tuple[int, int]  # a stream id: attempt, seq + 1
 Item: TypeAlias = tuple[Position, protocol.AnyEvent]
+Found = TypeVar("Found")
 
 UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
 TAIL_LOST = "Redis restarted while this was being answered, and a part of the answer was lost."
@@ -239,6 +240,19 @@ class _Reader:
                 subscription.reread()
 
 
+async def _patiently(read: Callable[[], Awaitable[Found]]) -> Found:
+    """What it reads from Redis, which may be away for GIVE_UP_AFTER_S."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + GIVE_UP_AFTER_S
+    while True:
+        try:
+            return await read()
+        except UNREACHABLE:
+            if loop.time() > give_up_at:
+                raise
+            await asyncio.sleep(0.2)
+
+
 class Follower:
     """Use `follower()`."""
 
@@ -259,6 +273,7 @@ class Follower:
         last = after
         subscription = _Subscription(generation_id)
         reader: _Reader | None = None
+        ahead = after >= 0  # perhaps of the log, whose events are all that the cursor can be checked by
         try:
             while True:
                 more = True
@@ -266,7 +281,7 @@ class Follower:
                     items, ended = await self._page(generation_id, position)
                     more = len(items) == PAGE
                     for item_position, event in items:
-                        position, last = item_position, max(last, event.seq)
+                        position, last, ahead = item_position, max(last, event.seq), False
                         if event.seq > after or isinstance(event, protocol.Terminal):
                             yield event
                         if isinstance(event, protocol.Terminal):
@@ -275,6 +290,14 @@ class Follower:
                         if ended.seq != after:
                             yield ended
                         return
+                if ahead:
+                    # A place that nothing will ever come behind would keep the ending from its reader, and from all
+                    # who share that one's view of the log.
+                    ahead = False
+                    end = await self._end(generation_id)
+                    if end < position:
+                        position = end
+                        continue
                 if reader is None:
                     reader = self._subscribe(subscription, position)
                 while (new := await subscription.take()) is not None:
@@ -297,26 +320,31 @@ class Follower:
 
     async def _page(self, generation_id: str, position: Position) -> tuple[list[Item], protocol.AnyTerminal | None]:
         """Up to PAGE events behind `position`; where an ended generation has none left, its terminal event."""
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + GIVE_UP_AFTER_S
         key = protocol.generation_key(generation_id)
-        while True:
+
+        async def read() -> tuple[list[Item], protocol.AnyTerminal | None]:
             pipe = connection.async_redis().pipeline(transaction=False)
             pipe.hget(protocol.request_key(generation_id), "state")
             pipe.xrange(key, f"({_format(position)}", count=PAGE)
-            try:
-                state, entries = await pipe.execute()
-                ended: protocol.AnyTerminal | None = None
-                if not entries and (state is None or state.decode() not in protocol.LIVE_STATES):
-                    newest = _parse(await connection.async_redis().xrevrange(key, count=1))
-                    if not newest or not isinstance(newest[0][1], protocol.Terminal):
-                        raise LogGone(f"There is no log of generation {generation_id}.")
-                    ended = newest[0][1]
-                return _parse(entries), ended
-            except UNREACHABLE:
-                if loop.time() > give_up_at:
-                    raise
-                await asyncio.sleep(0.2)
+            state, entries = await pipe.execute()
+            ended: protocol.AnyTerminal | None = None
+            if not entries and (state is None or state.decode() not in protocol.LIVE_STATES):
+                newest = _parse(await connection.async_redis().xrevrange(key, count=1))
+                if not newest or not isinstance(newest[0][1], protocol.Terminal):
+                    raise LogGone(f"There is no log of generation {generation_id}.")
+                ended = newest[0][1]
+            return _parse(entries), ended
+
+        return await _patiently(read)
+
+    async def _end(self, generation_id: str) -> Position:
+        """The place of the newest event that the log has."""
+
+        async def read() -> Position:
+            newest = _parse(await connection.async_redis().xrevrange(protocol.generation_key(generation_id), count=1))
+            return newest[0][0] if newest else (0, 0)
+
+        return await _patiently(read)
 
     def _subscribe(self, subscription: _Subscription, position: Position) -> _Reader:
         reader = next((r for r in self._readers if subscription.generation_id in r.logs), None)

@@ -99,6 +99,23 @@ async def test_a_reader_that_joins_after_a_lost_tail_gets_what_is_said_again_bes
     assert first == second == list(range(10))
 
 
+@pytest.mark.parametrize("after", [2, 3, 4, 9, 2**53])
+async def test_a_cursor_ahead_of_the_log_gets_the_ending_and_takes_nothing_from_others(wire: Wire, after: int) -> None:
+    """Redis has lost what it had read, or its reader is mistaken."""
+    generation = wire.running()
+    wire.tell(generation, Started(seq=0, prompt_tokens=3, cached_tokens=0))
+    wire.tell(generation, delta(1))
+    ahead = asyncio.create_task(seqs(generation, after))
+    await asyncio.sleep(0.1)
+    others = asyncio.create_task(seqs(generation))
+    await asyncio.sleep(0.1)
+    for seq in range(2, 6):
+        wire.tell(generation, delta(seq))
+    wire.finish(generation, Finished(seq=6))
+    assert await asyncio.wait_for(others, 10) == list(range(7))
+    assert await asyncio.wait_for(ahead, 10) == [*range(after + 1, 6), 6]
+
+
 async def test_a_log_that_grows_while_its_end_is_looked_up_has_no_hole(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
