@@ -72,6 +72,7 @@ class Desk:
         self._leases: dict[str, Lease] = {}
 
     def close(self) -> None:
+        self._following.clear()
         for lease in self._leases.values():
             lease.end(stop=True)
 
@@ -247,9 +248,9 @@ class Desk:
         self._following[key] = mine = _Followed(asyncio.current_task(), place)
         waiting = self._start(self._positions(narrator, position)) if position > 1 else None
         try:
-            while True:
+            while self._following.get(key) is mine:
                 try:
-                    await self._tell(narrator, waiting)
+                    await self._tell(narrator, waiting, mine)
                     return
                 except Lagging:
                     # The log keeps what follows; nothing is followed meanwhile, and nothing piles up.
@@ -261,9 +262,11 @@ class Desk:
             if self._following.get(key) is mine:
                 del self._following[key]
 
-    async def _tell(self, narrator: Narrator, waiting: asyncio.Task[None] | None) -> None:
+    async def _tell(self, narrator: Narrator, waiting: asyncio.Task[None] | None, mine: _Followed) -> None:
         async with aclosing(events(self.access, narrator.response_id, narrator.after)) as told:
             async for event in told:
+                if self._following.get(narrator.response_id) is not mine:
+                    return  # taken over; redis-py may have lost the cancellation (chatapp.api.calls.cancelled)
                 if waiting is not None:
                     waiting.cancel()
                 if narrator.tell(event):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +14,10 @@ from channels.testing import WebsocketCommunicator
 from django.db import OperationalError
 
 from chatapp.api import consumers, frames
+from chatapp.chat import selectors
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
+from engine import protocol
 
 # Channels closes old database connections before every frame.
 pytestmark = pytest.mark.django_db
@@ -81,4 +87,35 @@ async def test_more_frames_than_can_be_worked_on_are_refused_and_ping_still_answ
     assert (error["code"], error["event_id"], error["retryable"]) == ("too_many_requests", "1", True)
     await socket.send_to(text_data='{"type":"ping"}')
     assert (await read(socket))["type"] == "pong"
+    await socket.disconnect()
+
+
+async def test_a_response_is_not_told_twice_where_a_cancellation_gets_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does in redis-py, on Python 3.11, when it comes just as a reply does."""
+    go_on = asyncio.Event()
+
+    async def events(access: Access, generation_id: str, after: int) -> AsyncGenerator[protocol.AnyEvent]:
+        for seq in (1, 2):
+            yield protocol.Delta(seq=seq, parts=[protocol.Part(text=str(seq))])
+            with suppress(asyncio.CancelledError):
+                await go_on.wait()
+        yield protocol.Finished(seq=3)
+
+    monkeypatch.setattr(consumers.ApiConsumer, "let_in", let_in)
+    monkeypatch.setattr("chatapp.api.desk.events", events)
+    monkeypatch.setattr(
+        selectors, "generation", lambda access, pk: SimpleNamespace(pk=pk, conversation_id=None, message_id=None)
+    )
+    socket = await opened()
+    assert (await read(socket))["type"] == "session.created"
+    told = []
+    for lane in ("first", "second"):
+        await socket.send_to(text_data=json.dumps({"type": "response.resume", "response_id": "r", "stream_id": lane}))
+        told.append(await read(socket))
+    go_on.set()
+    told += [await read(socket), await read(socket)]
+    assert [(frame["stream_id"], frame["seq"]) for frame in told] == [
+        ("first", 1), ("second", 1), ("second", 2), ("second", 3),
+    ]  # fmt: skip
+    assert await socket.receive_nothing()
     await socket.disconnect()
