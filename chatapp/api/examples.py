@@ -88,6 +88,7 @@ CLIENT: dict[str, list[tuple[str, dict[str, Any]]]] = {
                 "input": [{"role": "user", "content": "Invent a person."}],
                 "params": {
                     "n": 3,
+                    "max_tokens": 200,
                     "logprobs": 2,
                     "response_format": {
                         "type": "json_schema",
@@ -205,7 +206,7 @@ SERVER: list[tuple[str, s.ServerFrame]] = [
             response_id=RESPONSE,
             seq=20,
             error=s.ResponseError(
-                code="interrupted", message="The engine stopped while it answered; ask again.", retryable=True
+                code="engine_died", message="The engine stopped while it answered; ask again.", retryable=True
             ),
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,3 +219,19 @@ def _rates(access: Any, limits: Any, what: str) -> list[Any]:
     from chatapp.limits.rates import Rate
 
     return [Rate(what, str(access.tenant.pk), access.principal, 1_000_000)]
+
+
+def test_what_a_response_fails_of_is_in_the_document() -> None:
+    """By any part that ends one, or refuses one that names a file or a model."""
+    ends = re.compile(
+        r'(?:Failed|Refused|Interrupted|TimedOut|RequestRefused)\(\s*(?:[a-z]+=[^,]*,\s*)?(?:code=)?"([a-z_]+)"'
+    )
+    found = {
+        code
+        for path in [*ROOT.glob("engine/w*.py"), ROOT / "engine/bus.py", *ROOT.glob("chatapp/streaming/*.py"),
+                     ROOT / "chatapp/chat/reaper.py"]
+        for code in ends.findall(path.read_text())
+    }  # fmt: skip
+    found |= set(re.findall(r'code="([a-z_]+)"', (ROOT / "chatapp/chat/attachments.py").read_text()))
+    assert {"engine_died", "deadline", "tools_not_supported", "file_not_ready"} <= found
+    assert found <= set(asyncapi.ERROR_CODES), found - set(asyncapi.ERROR_CODES)
