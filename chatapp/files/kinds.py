@@ -5,14 +5,17 @@ Everything else is refused with a word for what it is, so that people know what 
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 Kind = Literal["text", "pdf"]
 
 HEAD = 64 * 1024
-# PDFs may have something before their head; readers look for it in the first kilobyte.
+# PDFs may have something before their head; readers look for it in the first kilobyte. Texts about PDFs have it there
+# too: behind other words it counts where an object follows, of which every PDF is made.
 PDF = b"%PDF-"
 PDF_WITHIN = 1024
+PDF_OBJECT = re.compile(rb"\d\s+\d+\s+obj\b")
 BOMS = (
     (b"\xef\xbb\xbf", "utf-8-sig"),
     (b"\xff\xfe\x00\x00", "utf-32"),
@@ -67,7 +70,7 @@ def kind_of(head: bytes) -> Kind:
     """`head`: the first HEAD bytes, or all of a smaller file. Raises Unreadable."""
     if not head:
         raise Unreadable("empty_file", "The file is empty.")
-    if PDF in head[:PDF_WITHIN]:
+    if _is_pdf(head):
         return "pdf"
     if encoding_said(head) is not None or wide(head) is not None:
         return "text"
@@ -84,6 +87,11 @@ def kind_of(head: bytes) -> Kind:
             "unreadable_type", f"{what} Text, Markdown, PDF, CSV and source code can be read: save it as one of these."
         )
     return "text"
+
+
+def _is_pdf(head: bytes) -> bool:
+    place = head[:PDF_WITHIN].find(PDF)
+    return place >= 0 and (not head[:place].strip() or PDF_OBJECT.search(head, place) is not None)
 
 
 def encoding_said(head: bytes) -> str | None:

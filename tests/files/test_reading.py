@@ -73,6 +73,18 @@ def test_a_text_stays_as_it_is(text: str) -> None:
     assert text_of(text.encode()) == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# PDFs\n\nThey begin with `%PDF-1.7`; say so, and nothing follows.",
+        'MAGIC = b"%PDF-"\n\n\ndef is_pdf(head: bytes) -> bool:\n    return MAGIC in head',
+    ],
+)
+def test_a_text_about_pdfs_is_a_text(text: str) -> None:
+    found = reading.read(ContentFile(text.encode()))
+    assert (found.text, found.kind) == (text, "text")
+
+
 def test_what_cannot_be_seen_is_left_out_and_lines_end_alike() -> None:
     """PostgreSQL refuses U+0000."""
     assert text_of(b"a\0b" + b"x" * 500 + b"\r\n\x0cc\rd  \n\n") == "ab" + "x" * 500 + "\n\nc\nd"
@@ -110,6 +122,7 @@ def test_a_pdf_is_read_page_by_page() -> None:
     found = reading.read(ContentFile(pdfs.pdf("Hello (world)\nÜber \\alles", "Second page")))
     assert (found.text, found.pages, found.kind) == ("Hello (world)\nÜber \\alles\n\nSecond page", 2, "pdf")
     assert text_of(b"\n\n junk before " + pdfs.pdf("Hello")) == "Hello", "as many programs write them"
+    assert text_of(b" \r\n" + pdfs.pdf("Hello")) == "Hello"
     assert text_of(pdfs.encrypted("")) == "A secret", "protected against changes only"
 
 
