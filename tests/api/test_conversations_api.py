@@ -152,6 +152,21 @@ def test_a_title_is_one_line_that_stands_where_it_stands(member: Client, chats: 
     assert member.get(path).json()["title"] == "My chat 👨‍👩‍👧"
 
 
+@pytest.mark.parametrize("body", ['"my words"', "[]", "null", "7", '["title"]'])
+def test_a_body_that_is_no_object_changes_nothing(member: Client, chats: Chats, body: str) -> None:
+    path = f"{LIST}/{chats.begin(member, 'One')['conversation_id']}"
+    before = member.get(path).json()["title"]
+    refused = member.patch(path, body, content_type="application/json")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "The body must be a JSON object.")
+    assert member.get(path).json()["title"] == before
+
+
+@pytest.mark.parametrize("text", ["", " \n", "x" * 1_000_000])
+def test_a_question_that_cannot_be_asked_is_named(member: Client, text: str) -> None:
+    refused = ask(member, text)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "text")
+
+
 def test_what_was_deleted_is_gone_until_it_is_asked_back(member: Client, chats: Chats) -> None:
     found = chats.begin(member, "One")
     path = f"{LIST}/{found['conversation_id']}"

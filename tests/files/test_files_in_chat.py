@@ -285,7 +285,8 @@ def test_what_cannot_be_read_is_refused_as_it_comes_or_says_so_afterwards(team: 
     settings.OCTAVO_MAX_FILE = 100
     reply = upload(client, b"x" * 101)
     assert (reply.status_code, reply.json()["error"]["code"]) == (413, "file_too_large")
-    assert client.post("/api/t/acme/files", {}, headers={"X-CSRFToken": "t" * 32}).status_code == 400
+    reply = client.post("/api/t/acme/files", {}, headers={"X-CSRFToken": "t" * 32})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "file")
 
 
 def test_without_the_pages_token_nothing_goes_up(team: Team) -> None:

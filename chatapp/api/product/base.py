@@ -13,6 +13,7 @@ import structlog
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI, Query, Schema
 from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.parser import Parser
 from ninja.security import APIKeyCookie, HttpBearer
 
 from chatapp import scope
@@ -98,6 +99,21 @@ def needs(permission: Permission | None) -> list[Any]:
     return [ByKey(permission), BySession(permission)]
 
 
+class NoObject(ValueError):
+    """A body that is JSON, and no object."""
+
+
+class Objects(Parser):
+    """Bodies are JSON objects. Of anything else a schema would read the attributes: a text has a `title`, and a list
+    none of the fields that may be left out."""
+
+    def parse_body(self, request: HttpRequest) -> dict[str, Any]:
+        body = super().parse_body(request)
+        if not isinstance(body, dict):
+            raise NoObject("The body must be a JSON object.")
+        return body
+
+
 api = NinjaAPI(
     title="Octavo",
     version="1",
@@ -105,6 +121,7 @@ api = NinjaAPI(
     urls_namespace="product",
     docs_url=None,
     openapi_url="/openapi.json",
+    parser=Objects(),
 )
 api.add_decorator(tagged, mode="view")
 
@@ -135,10 +152,13 @@ def _unauthenticated(request: HttpRequest, error: Any) -> HttpResponse:
 def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
     """The first field at fault by its own name: `param` is what the caller has to look at."""
     first = error.errors[0]
-    where = [str(part) for part in first.get("loc", ()) if part not in ("body", "query", "path", "data", "form")]
+    # The first part says where the field is.
+    where = [str(part) for part in first.get("loc", ())[1:] if part not in ("body", "query", "path", "data", "form")]
     return _answer(request, 400, "invalid_request", str(first.get("msg", "Invalid.")), ".".join(where[-3:]) or None)
 
 
 @api.exception_handler(HttpError)
 def _http_error(request: HttpRequest, error: Any) -> HttpResponse:
-    return _answer(request, error.status_code, "invalid_request", str(error))
+    # django-ninja hides what its parser says.
+    said = error.__cause__ if isinstance(error.__cause__, NoObject) else error
+    return _answer(request, error.status_code, "invalid_request", str(said))
