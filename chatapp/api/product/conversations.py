@@ -14,6 +14,7 @@ from ninja import Field, Query, Router, Schema, Status
 from chatapp.api.product.base import LIMIT, AccessRequest, ErrorAnswer, needs
 from chatapp.chat import conversations, present, selectors, services
 from chatapp.chat.models import LONGEST_TITLE, Generation
+from chatapp.errors import BadInput
 from chatapp.streaming import finished
 from chatapp.streaming.assembly import assembled
 from chatapp.tenants.permissions import Permission
@@ -248,7 +249,12 @@ def cancel(request: AccessRequest, slug: str, response_id: UUID) -> Any:
 
 
 def _ask(request: AccessRequest, **asked: Any) -> Status[Any]:
-    found = services.ask(access=request.auth, idempotency_key=request.headers.get("Idempotency-Key"), **asked)
+    try:
+        found = services.ask(access=request.auth, idempotency_key=request.headers.get("Idempotency-Key"), **asked)
+    except BadInput as refused:
+        # The websocket's word for it.
+        refused.param = "text" if refused.param == "input" else refused.param
+        raise
     assert found.message is not None
     return Status(
         202,
