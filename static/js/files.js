@@ -48,7 +48,7 @@ export class Files {
   rename(conversationId) {
     const items = this.items;
     this.drafts.delete(this.key);
-    this.#keep([]);
+    this.#forget(items);
     this.key = conversationId;
     this.drafts.set(this.key, items);
     this.#keep(items);
@@ -57,6 +57,7 @@ export class Files {
   /** What goes with the question that is sent now. */
   take() {
     const taken = this.items.filter((item) => item.state === "ready");
+    this.#forget(this.items);
     this.drafts.set(this.key, []);
     this.#changed();
     return taken.map(({ id, name, bytes, kind, pages, tokens }) => ({ id, name, bytes, kind, pages, tokens }));
@@ -68,7 +69,7 @@ export class Files {
     const there = this.drafts.get(key) ?? [];
     const lost = files.filter((file) => !there.some((item) => item.id === file.id));
     this.drafts.set(key, [...lost.map((file) => ({ ...file, state: "ready" })), ...there]);
-    this.#keep(this.drafts.get(key), key);
+    this.#keep(lost, key);
     if (key === this.key) this.#changed();
   }
 
@@ -115,6 +116,8 @@ export class Files {
       item.request = null;
       if (request.status === 201) {
         this.#apply(item, request.response);
+        // It may be another conversation's by now that is open.
+        for (const [key, items] of this.drafts) if (items.includes(item)) this.#keep([item], key);
         this.#watch(item);
       } else this.#fail(item, request.response?.error?.message ?? unsaid(request.status));
       this.#changed();
@@ -174,9 +177,11 @@ export class Files {
     item.gone = true;
     for (const [key, items] of this.drafts) {
       if (!items.includes(item)) continue;
-      const rest = items.filter((other) => other !== item);
-      this.drafts.set(key, rest);
-      this.#keep(rest, key);
+      this.drafts.set(
+        key,
+        items.filter((other) => other !== item),
+      );
+      this.#forget([item], key);
     }
     this.#changed();
   }
@@ -187,8 +192,21 @@ export class Files {
     return `octavo:files:${this.tenant}:${key}`;
   }
 
-  #keep(items = this.items, key = this.key) {
-    const kept = items.filter((item) => item.id).map(({ id, name, bytes }) => ({ id, name, bytes }));
+  /** Only what this page has changed itself: another tab may have files of its own for the same conversation. */
+  #keep(items, key = this.key) {
+    const kept = this.#kept(key);
+    const more = items.filter((item) => item.id && !kept.some((other) => other.id === item.id));
+    this.#write([...kept, ...more.map(({ id, name, bytes }) => ({ id, name, bytes }))], key);
+  }
+
+  #forget(items, key = this.key) {
+    this.#write(
+      this.#kept(key).filter((kept) => !items.some((item) => item.id === kept.id)),
+      key,
+    );
+  }
+
+  #write(kept, key) {
     try {
       if (kept.length) localStorage.setItem(this.#name(key), JSON.stringify(kept));
       else localStorage.removeItem(this.#name(key));
@@ -197,9 +215,9 @@ export class Files {
     }
   }
 
-  #kept() {
+  #kept(key = this.key) {
     try {
-      return JSON.parse(localStorage.getItem(this.#name()) ?? "[]");
+      return JSON.parse(localStorage.getItem(this.#name(key)) ?? "[]");
     } catch {
       return [];
     }
@@ -218,7 +236,6 @@ export class Files {
   }
 
   #changed() {
-    this.#keep();
     this.render();
     this.onChange();
   }

@@ -122,3 +122,38 @@ def test_on_a_phone_files_fit_the_screen(context: BrowserContext, chat: Chat, pi
     page.get_by_role("button", name=f"Take off {long_name}").tap()
     page.get_by_role("button", name="Take off notes.txt").tap()
     expect(tray(page)).to_have_count(0)
+
+
+def test_files_stay_with_their_conversation_while_they_are_sent_and_beside_another_tab(
+    context: BrowserContext, chat: Chat
+) -> None:
+    page = chat.log_in().ready().page
+    chat.ask("Hello")
+    page.wait_for_url("**/c/*")
+    chat.wait_for_end()
+    address = page.url
+    held: list[Any] = []
+    page.route("**/files", lambda route: held.append(route))
+    page.locator("#picker").set_input_files([file("slow.txt", "It takes its time.")])
+    expect(tray(page, "uploading")).to_have_count(1)
+    # It comes through while another conversation is open.
+    page.get_by_role("link", name="New chat").first.click()
+    expect(tray(page)).to_have_count(0)
+    with page.expect_response("**/files"):
+        held.pop().continue_()
+    page.unroute("**/files")
+    page.wait_for_function("Object.keys(localStorage).some((name) => name.startsWith('octavo:files:'))")
+    page.goto(address)
+    expect(tray(page, "ready")).to_contain_text("slow.txt")
+    # Two tabs do not forget each other's.
+    other = context.new_page()
+    other.goto(address)
+    expect(tray(other, "ready")).to_have_count(1)
+    for tab, name in ((page, "here.txt"), (other, "there.txt")):
+        tab.locator("#picker").set_input_files([file(name, name)])
+        expect(tray(tab, "ready")).to_have_count(2)
+    page.reload()
+    expect(tray(page, "ready")).to_have_count(3)
+    page.get_by_role("button", name="Take off there.txt").click()
+    page.reload()
+    expect(tray(page, "ready")).to_have_count(2)
