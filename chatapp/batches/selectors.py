@@ -63,13 +63,13 @@ class TeamPage:
     next: str | None
 
 
-def of_team(access: Access, *, cursor: str = "") -> TeamPage:
+def of_team(access: Access, *, cursor: str = "", limit: int = PAGE) -> TeamPage:
     """For who looks after the team's keys. Raises Forbidden, and BadInput for a cursor that is none."""
     rows = _of_team(access)
     if cursor:
         rows = rows.filter(behind(cursor, moment="created_at"))
-    items = list(rows.order_by("-created_at", "-pk")[: PAGE + 1])
-    more, items = len(items) > PAGE, items[:PAGE]
+    items = list(rows.order_by("-created_at", "-pk")[: limit + 1])
+    more, items = len(items) > limit, items[:limit]
     return TeamPage(items, cursor_of(items[-1].created_at, items[-1].pk) if more else None)
 
 

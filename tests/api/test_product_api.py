@@ -50,6 +50,22 @@ def test_nobody_is_asked_to_say_who_he_is(db: None) -> None:
     assert answer["WWW-Authenticate"] == "Bearer"
 
 
+def test_whoever_asks_for_small_pages_gets_small_pages(team: Team) -> None:
+    owner = log_in(team)
+    for number in range(2):
+        record("team.renamed", actor=team.owner.actor, tenant=team.tenant, on=team.tenant)
+        body = {"name": f"Key {number}", "scopes": ["chat"]}
+        assert owner.post("/api/t/acme/keys", body, content_type="application/json").status_code == 201
+    for topic in ("audit", "keys"):
+        first = owner.get(f"/api/t/acme/{topic}", {"limit": 1}).json()
+        rest = owner.get(f"/api/t/acme/{topic}", {"limit": 1, "cursor": first["next"]}).json()
+        assert len(first["items"]) == len(rest["items"]) == 1
+        assert first["items"] != rest["items"]
+    for operations in owner.get("/api/openapi.json").json()["paths"].values():
+        names = {parameter["name"] for parameter in operations.get("get", {}).get("parameters", [])}
+        assert "cursor" not in names or "limit" in names, operations
+
+
 @pytest.mark.django_db
 def test_the_document_describes_the_operations() -> None:
     document = Client().get("/api/openapi.json").json()

@@ -54,8 +54,10 @@ class Wanted(Schema):
 
 
 @router.get("/t/{slug}/audit", response=Entries, auth=needs(Permission.READ_AUDIT), summary="Read the audit log")
-def list_entries(request: Any, slug: str, data: Query[Wanted], cursor: str = "") -> Any:
-    found = entries(Filters(**data.dict()), cursor=cursor, limit=PAGE)
+def list_entries(
+    request: Any, slug: str, data: Query[Wanted], cursor: str = "", limit: int = Query(PAGE, ge=1, le=PAGE)
+) -> Any:
+    found = entries(Filters(**data.dict()), cursor=cursor, limit=limit)
     return {"items": list(found.items), "next": found.next}
 
 

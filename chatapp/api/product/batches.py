@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ninja import Router, Schema
 
-from chatapp.api.product.base import AccessRequest, ErrorAnswer, needs
+from chatapp.api.product.base import LIMIT, AccessRequest, ErrorAnswer, needs
 from chatapp.batches import selectors, services
 from chatapp.batches.models import Batch
 from chatapp.tenants.permissions import Permission
@@ -56,9 +56,9 @@ class Batches(Schema):
 @router.get(
     "/t/{slug}/batches", response={200: Batches, **REFUSED}, auth=needs(Permission.READ_KEYS), summary="List batches"
 )
-def list_batches(request: AccessRequest, slug: str, cursor: str = "") -> Any:
+def list_batches(request: AccessRequest, slug: str, cursor: str = "", limit: int = LIMIT) -> Any:
     """Newest first; those that have ended are kept for 90 days."""
-    found = selectors.of_team(request.auth, cursor=cursor)
+    found = selectors.of_team(request.auth, cursor=cursor, limit=limit)
     return {"items": list(found.items), "next": found.next}
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ninja import Router, Schema, Status
 
-from chatapp.api.product.base import AccessRequest, needs
+from chatapp.api.product.base import LIMIT, AccessRequest, needs
 from chatapp.tenants import key_selectors, keys
 from chatapp.tenants.models import ApiKey
 from chatapp.tenants.permissions import Permission
@@ -90,8 +90,10 @@ class Rotation(Schema):
 
 
 @router.get("/t/{slug}/keys", response=Keys, auth=needs(Permission.READ_KEYS), summary="List keys")
-def list_keys(request: Any, slug: str, state: str = key_selectors.WORKING, q: str = "", cursor: str = "") -> Any:
-    found = key_selectors.keys(request.auth, state=state, text=q, cursor=cursor)
+def list_keys(
+    request: Any, slug: str, state: str = key_selectors.WORKING, q: str = "", cursor: str = "", limit: int = LIMIT
+) -> Any:
+    found = key_selectors.keys(request.auth, state=state, text=q, cursor=cursor, limit=limit)
     return {"items": list(found.items), "next": found.next}
 
 
