@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
@@ -317,6 +318,22 @@ def test_a_file_that_was_sent_stays_with_its_message(team: Team) -> None:
     services.ask(access=team.member, text="Well?", file_ids=[made["id"]])
     reply = client.delete(f"/api/t/acme/files/{made['id']}", headers={"X-CSRFToken": "t" * 32})
     assert (reply.status_code, reply.json()["error"]["code"]) == (409, "file_attached")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nobody_attaches_a_file_between_the_look_and_its_deletion(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both lock the file; a lock holds as long as its transaction."""
+    client = browser_of(team.member)
+    made = upload(client, b"x").json()
+    delete, within = files.delete, []
+
+    def deleted(**values: Any) -> StoredFile:
+        within.append(connection.in_atomic_block)
+        return delete(**values)
+
+    monkeypatch.setattr(files, "delete", deleted)
+    assert client.delete(f"/api/t/acme/files/{made['id']}", headers={"X-CSRFToken": "t" * 32}).status_code == 204
+    assert within == [True]
 
 
 def test_nobody_else_finds_a_persons_file(team: Team, strangers: Team) -> None:

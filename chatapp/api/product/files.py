@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from django.db import transaction
 from django.utils import timezone
 from ninja import File, Router, Schema, Status
 from ninja.files import UploadedFile
@@ -19,7 +20,7 @@ from chatapp.chat.requests import model_of
 from chatapp.downloads import stored
 from chatapp.errors import BadInput, Conflict, NotFound
 from chatapp.files import jobs, kinds, present, selectors, services
-from chatapp.files.models import UNREAD, Purpose, Reading, ReadingState
+from chatapp.files.models import UNREAD, Purpose, Reading, ReadingState, StoredFile
 from chatapp.limits.selectors import limits_of
 from chatapp.tenants.permissions import Permission
 
@@ -102,9 +103,14 @@ def _answer(request: AccessRequest, file_id: str, model: str) -> dict[str, Any]:
 def delete(request: AccessRequest, slug: str, file_id: str) -> Any:
     """A file that a message has stays with the message: 409."""
     found = selectors.file(request.auth, file_id)
-    if found.user_id is not None and found.attachments.exists():
-        raise Conflict("This file belongs to a message that was sent. Delete the conversation.", code="file_attached")
-    services.delete(access=request.auth, file_id=file_id)
+    with transaction.atomic():
+        # Whoever attaches it at this moment locks it as well (chatapp.chat.attachments).
+        StoredFile.objects.select_for_update().filter(pk=found.pk).first()
+        if found.user_id is not None and found.attachments.exists():
+            raise Conflict(
+                "This file belongs to a message that was sent. Delete the conversation.", code="file_attached"
+            )
+        services.delete(access=request.auth, file_id=file_id)
     return Status(204, None)
 
 
