@@ -34,7 +34,10 @@ UNSERVED = {
     "rerank": "Rerankings",
     "score": "Scores",
 }
-SERVED = "Served are /v1/chat/completions, /v1/completions, /v1/responses and /v1/models; see /v1/openapi.json."
+SERVED = (
+    "Served are /v1/chat/completions, /v1/completions, /v1/responses, /v1/batches, /v1/files and /v1/models; "
+    "see /v1/openapi.json."
+)
 
 
 @with_key("GET", "POST", "PUT", "PATCH", "DELETE")
