@@ -65,6 +65,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
     """One socket. Subclasses say who is asking (`let_in`)."""
 
     stateless_allowed = True
+    ended_words = "Your access has ended. Log in again."
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -136,7 +137,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             task.cancel()
 
     def _revoked(self) -> None:
-        self._put(frames.Error(code="revoked", message="Your access has ended. Log in again.", retryable=False))
+        self._put(frames.Error(code="revoked", message=self.ended_words, retryable=False))
         self.outbox.close(frames.CLOSE_REVOKED)
 
     async def _expire(self) -> None:
@@ -325,6 +326,8 @@ class UiConsumer(ResponseConsumer):
 class ApiConsumer(ResponseConsumer):
     """/ws/v1: an API key, as Bearer header or as the subprotocols octavo.v1 and octavo.key.<key>; or a ticket, as
     octavo.ticket.<ticket>. No cookie counts."""
+
+    ended_words = "What this API key may do has changed or ended. Ask an admin of your team."
 
     async def let_in(self) -> Access:
         try:

@@ -76,7 +76,10 @@ def key_of_request(request: HttpRequest) -> str:
 
 
 def ticket_of_socket(scope: Mapping[str, Any]) -> str | None:
-    """The ticket among a websocket's subprotocols (chatapp.api.tickets), where no key is sent as a header."""
+    """The ticket among a websocket's subprotocols (chatapp.api.tickets), where no key is sent as a header. Raises
+    BadKey for a key in the address, which has leaked, whatever else is sent."""
+    if in_query(scope.get("query_string", b"").decode("latin-1")):
+        raise BadKey(IN_ADDRESS, code="key_in_address")
     if any(name == b"authorization" for name, _ in scope.get("headers", ())):
         return None
     for offered in scope.get("subprotocols") or ():

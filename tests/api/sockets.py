@@ -73,11 +73,15 @@ class Line:
 
 @asynccontextmanager
 async def line(
-    secret: str = "", *, subprotocols: tuple[str, ...] = (), headers: tuple[tuple[bytes, bytes], ...] = ()
+    secret: str = "",
+    *,
+    subprotocols: tuple[str, ...] = (),
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+    query: str = "",
 ) -> Any:
     sent = [(b"authorization", f"Bearer {secret}".encode())] if secret else []
     communicator = WebsocketCommunicator(
-        ApiConsumer.as_asgi(), "/ws/v1", headers=[*sent, *headers], subprotocols=list(subprotocols)
+        ApiConsumer.as_asgi(), f"/ws/v1{query}", headers=[*sent, *headers], subprotocols=list(subprotocols)
     )
     async with _opened(communicator) as opened:
         yield opened

@@ -74,6 +74,14 @@ async def test_a_used_an_old_and_an_unknown_ticket_close_with_4401_and_words(tea
     assert await refused(old) == ("invalid_ticket", 4401)
 
 
+async def test_beside_a_key_in_the_address_a_ticket_opens_nothing(team: Team) -> None:
+    """That key has leaked: whoever sends it must hear of it."""
+    ticket = (await issued(team.secret))["ticket"]
+    assert await refused(ticket, query=f"?key={team.secret}") == ("key_in_address", 4401)
+    async with line(subprotocols=(f"octavo.ticket.{ticket}",)) as socket:
+        assert socket.hello["type"] == "session.created", "and the ticket is not used up"
+
+
 async def test_of_two_that_use_a_ticket_at_once_one_gets_in(team: Team) -> None:
     ticket = (await issued(team.secret))["ticket"]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, get_args
 
 import msgspec
 import pytest
 from octavo_client import frames
+from octavo_client.errors import RequestRefused
 from octavo_client.options import request_of
 
 from chatapp.api import client_frames, server_frames
@@ -49,3 +51,30 @@ def test_every_field_of_a_request_can_be_given() -> None:
     assert frame["params"] == {"temperature": 0}
     told = frames.render({"type": "response.create", "event_id": "e", **frame})
     assert msgspec.json.decode(told, type=client_frames.AnyClientFrame).event_id == "e"
+
+
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ("conversation_id", "parent_id", "assistant_id", "model", "stream_id", "idempotency_key")
+)
+
+
+@pytest.mark.parametrize("odd", [None, 5, b"x", [5], ["text"], object()])
+def test_an_input_that_is_neither_text_nor_messages_is_refused_by_name(odd: Any) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        request_of(odd, **NOTHING, params={})
+    assert refused.value.param == "input"
+
+
+@pytest.mark.parametrize(
+    ("input", "params"),
+    [
+        ("a\ud800b", {}),
+        ([{"role": "user", "content": "a\ud800b"}], {}),
+        ("Hi", {"temperature": math.nan}),
+        ("Hi", {"temperature": math.inf}),
+        ("Hi", {"stop": [object()]}),
+    ],
+)
+def test_what_has_no_place_in_json_is_refused_before_it_is_sent(input: Any, params: dict[str, Any]) -> None:
+    with pytest.raises(RequestRefused):
+        request_of(input, **NOTHING, params=params)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from octavo_client.errors import RequestRefused
 
 PATH = "/ws/v1"
 SUBPROTOCOL = "octavo.v1"
@@ -75,10 +80,15 @@ def request_of(
     idempotency_key: str | None,
     params: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The frame response.create, without its type and event_id."""
+    """The frame response.create, without its type and event_id. Raises RequestRefused for what cannot be sent."""
     named = {name: value for name, value in params.items() if value is not None}
     if not isinstance(input, str):
-        input = [dict(message) for message in input]
+        try:
+            input = [dict(message) for message in input]
+        except (TypeError, ValueError):
+            raise RequestRefused(
+                "The input is a text, or a list of messages with role and content.", code="invalid_type", param="input"
+            ) from None
     frame = {
         "input": input,
         "conversation_id": conversation_id,
@@ -90,4 +100,12 @@ def request_of(
         **{name: named.pop(name, None) for name in BESIDE_PARAMS},
         "params": named or None,
     }
-    return {name: value for name, value in frame.items() if value is not None}
+    frame = {name: value for name, value in frame.items() if value is not None}
+    try:
+        # What has no place in JSON would be told as null, or come to light on somebody else's turn.
+        json.dumps(msgspec.to_builtins(frame), allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RequestRefused("A text holds half a character (a lone surrogate).", code="invalid_request") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestRefused(f"This cannot be sent as JSON: {error}", code="invalid_request") from None
+    return frame
