@@ -91,10 +91,13 @@ class Desk:
             with self._room():
                 generation, stateless = await self._asked(frame)
                 key = place.response_id = str(generation.pk)
+                if place.dropped:  # while it was being accepted; from here on a Stop finds it by its id
+                    await in_thread(services.cancel, access=self.access, generation_id=key)
                 if stateless and key not in self._leases:
                     self._leases[key] = Lease(key)
                 narrator = self._narrator(generation, place.stream_id)
                 position, parent_id = await in_thread(_place_of, generation)
+            # Nothing is waited for from here until it is followed: another task could take it over unseen.
             former = self._take_over(key)
             self._put(
                 frames.Queued(
@@ -113,8 +116,6 @@ class Desk:
                 self._put(rates)
             if former is not None:
                 former.place.leave()  # it is told here from now on, and holds this lane
-            if place.dropped:
-                await in_thread(services.cancel, access=self.access, generation_id=key)
             await self._follow(narrator, place, position=position)
         finally:
             if not self._holds(place):
