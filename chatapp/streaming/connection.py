@@ -134,6 +134,14 @@ def call(call: protocol.Call) -> Any:
     return client.fcall(*call)
 
 
+def heed_cancellation() -> None:
+    """Raise a cancellation of this task that got lost: Python 3.11's wait_for, with which redis-py sends, swallows one
+    that arrives just as it is done. For loops that would otherwise go on, or wait, for ever."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def call_async(call: protocol.Call) -> Any:
     return (await calls_async([call]))[0]
 

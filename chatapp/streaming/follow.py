@@ -166,6 +166,7 @@ class _Reader:
         client.set_response_callback("XREAD", _as_it_comes)
         try:
             while True:
+                connection.heed_cancellation()
                 try:
                     # It stays for as long as one blocked read when nobody follows any more: another may come soon.
                     if not await self._read(client) and not self.logs:
@@ -298,6 +299,7 @@ class Follower:
                     if end < position:
                         position = end
                         continue
+                connection.heed_cancellation()
                 if reader is None:
                     reader = self._subscribe(subscription, position)
                 while (new := await subscription.take()) is not None:

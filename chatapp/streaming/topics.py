@@ -70,6 +70,7 @@ class Listener:
 
     async def _run(self) -> None:
         while self._heard:
+            connection.heed_cancellation()
             client = connection.async_blocking_redis()
             try:
                 async with client.pubsub() as subscriptions:
@@ -87,6 +88,7 @@ class Listener:
         reading: asyncio.Task[None] | None = None
         try:
             while self._heard:
+                connection.heed_cancellation()
                 self._changed.clear()
                 wanted = set(self._heard)
                 if new := wanted - asked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -303,3 +304,27 @@ async def test_200_cycles_of_following_leave_no_reader_connection_or_key(wire: W
     assert len(wire.redis.client_list()) <= clients + 2
     assert {key for key in wire.key_names() if ":wake:" not in key} == keys
     assert all(0 < wire.redis.ttl(key) <= follow.WAKE_TTL_S for key in wire.key_names() if ":wake:" in key)
+
+
+async def test_a_reader_whose_cancellation_got_lost_stops_before_it_waits(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11's wait_for swallows a cancellation that arrives just as it is done; redis-py sends with it."""
+    request = a_request()
+    wire.enqueue(request)
+    page = follower()._page
+
+    async def lost(*asked: Any) -> Any:
+        found = await page(*asked)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return found
+
+    monkeypatch.setattr(follower(), "_page", lost)
+    reading = asyncio.create_task(seqs(request.id))
+    done, _ = await asyncio.wait([reading], timeout=5)
+    assert done, "it waits for ever"
+    assert reading.cancelled()
