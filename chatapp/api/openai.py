@@ -5,10 +5,7 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 
 from chatapp.api.http import error, with_key
-from chatapp.api.openai_calls import HEADERS_AFTER_S, KEEP_ALIVE, KEEP_ALIVE_S, refused
 from chatapp.tenants.access import Access
-
-__all__ = ["HEADERS_AFTER_S", "KEEP_ALIVE", "KEEP_ALIVE_S", "refused", "unknown"]
 
 # The beginning of an address below /v1 -> what is said of it.
 UNSERVED = {

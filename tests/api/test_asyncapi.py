@@ -59,9 +59,12 @@ def test_it_is_valid_by_the_specification_s_own_schema(document: dict[str, Any])
 
 
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    followed = set()
+
     def walk(value: Any) -> None:
         if isinstance(value, dict):
             if isinstance(value.get("$ref"), str):
+                followed.add(value["$ref"])
                 here: Any = document
                 for part in value["$ref"].removeprefix("#/").split("/"):
                     here = here[part]
@@ -72,6 +75,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
                 walk(inner)
 
     walk(document)
+    assert {f"#/components/messages/{name}" for name in document["components"]["messages"]} <= followed
 
 
 def test_every_frame_is_in_it_and_every_field_of_a_frame_is_explained(document: dict[str, Any]) -> None:
