@@ -34,6 +34,8 @@ class User(AbstractBaseUser, PermissionsMixin):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     email = models.EmailField("email address", unique=True)
     name = models.CharField(max_length=120, blank=True)
+    # A code of settings.LANGUAGES; empty: what the browser asks for.
+    language = models.CharField(max_length=10, blank=True)
     is_staff = models.BooleanField("operator", default=False)
     is_active = models.BooleanField(default=True)
     date_joined = models.DateTimeField(default=timezone.now)

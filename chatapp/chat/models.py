@@ -18,6 +18,15 @@ from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.tenants.models import ApiKey, Tenant, new_salt
 
 LONGEST_TITLE = 120
+LONGEST_TAG = 40
+
+
+class TitledBy(models.TextChoices):
+    """Who gave a conversation its title: its own first words, until the model or its owner says better."""
+
+    WORDS = "words", "Its first words"
+    MODEL = "model", "The model"
+    PERSON = "person", "Its owner"
 
 
 class Conversation(TenantOwned):
@@ -32,12 +41,17 @@ class Conversation(TenantOwned):
     # Who was chosen for it; None: nobody was, so the team's default one answers.
     assistant = models.ForeignKey(SystemPrompt, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     title = models.CharField(max_length=LONGEST_TITLE)
+    titled_by = models.CharField(max_length=10, choices=TitledBy.choices, default=TitledBy.WORDS)
+    # How it is answered where a question does not say otherwise: temperature and the like (chatapp.chat.params).
+    params = models.JSONField(default=dict, blank=True)
     # The one chosen last; empty, or not the team's any more: the team's default answers.
     model = models.CharField(max_length=120, blank=True)
     salt = models.CharField(max_length=64, default=new_salt, editable=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     updated_at = models.DateTimeField(default=timezone.now)
     deleted_at = models.DateTimeField(null=True, blank=True)
+    # Out of the list, and found by those who ask for what is archived.
+    archived_at = models.DateTimeField(null=True, blank=True)
     # Kept although it is old, where the team's retention says so.
     starred_at = models.DateTimeField(null=True, blank=True)
 
@@ -52,6 +66,22 @@ class Conversation(TenantOwned):
 
     def __str__(self) -> str:
         return f"conversation {self.pk}"
+
+
+class Tag(TenantOwned):
+    """A word that its owner has put on a conversation."""
+
+    tenant_path = "conversation__tenant"
+
+    conversation = models.ForeignKey(Conversation, on_delete=models.CASCADE, related_name="tags")
+    name = models.CharField(max_length=LONGEST_TAG)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint(fields=["conversation", "name"], name="tag_once")]
+
+    def __str__(self) -> str:
+        return f"tag {self.pk}"
 
 
 class MessageRole(models.TextChoices):

@@ -52,7 +52,7 @@ TENANT_FIELDS = (
 TEAM_README = """\
 Everything that {name} ({slug}) has in Octavo.
 
-conversations.jsonl   one conversation a line: whose it is, title, assistant, model, times, star
+conversations.jsonl   one conversation a line: whose it is, title, tags, assistant, model, times, star
 messages.jsonl        one message a line; `parent` is the message that it follows, so edits and retries are branches
 responses.jsonl       what keys have asked of /v1/responses and not deleted, a line each: settings, input, output
 files.jsonl           one file a line: whose it is, what it is for, and where in this archive it is; the files
@@ -89,7 +89,7 @@ PERSON_README = """\
 Everything that {email} has in Octavo, in all teams.
 
 account.json          the account and the teams that it belongs to
-conversations.jsonl   one conversation a line: in which team, title, assistant, model, times, star
+conversations.jsonl   one conversation a line: in which team, title, tags, assistant, model, times, star
 messages.jsonl        one message a line; `parent` is the message that it follows, so edits and retries are branches
 files.jsonl           one file a line, and where in this archive it is; the files themselves are in files/, as they came
 attachments.jsonl     which message has which file, in which place
@@ -156,6 +156,7 @@ def write_person(archive: Archive, user: User) -> None:
             "id": str(user.pk),
             "email": user.email,
             "name": user.name,
+            "language": user.language,
             "joined": user.date_joined,
             "last_login": user.last_login,
             "teams": [{"team": row.tenant.slug, **_member(row)} for row in memberships],
@@ -205,7 +206,7 @@ def _columns(rows: models.QuerySet[Any] | models.Manager[Any], names: tuple[str,
 
 
 def _conversations(rows: models.QuerySet[Conversation]) -> models.QuerySet[Conversation]:
-    return rows.select_related("user", "key", "tenant", "assistant")
+    return rows.select_related("user", "key", "tenant", "assistant").prefetch_related("tags")
 
 
 def _generations(rows: models.QuerySet[Generation]) -> models.QuerySet[Generation]:
@@ -223,7 +224,10 @@ def _conversation(row: Conversation) -> dict[str, Any]:
         "model": row.model,
         "created_at": row.created_at,
         "updated_at": row.updated_at,
+        "params": row.params,
+        "tags": [tag.name for tag in row.tags.all()],
         "starred_at": row.starred_at,
+        "archived_at": row.archived_at,
         "deleted_at": row.deleted_at,
     }
 

@@ -107,6 +107,8 @@ INSTALLED_APPS = [
     "chatapp.responses",
     "chatapp.batches",
     "chatapp.webhooks",
+    "chatapp.feedback",
+    "chatapp.shares",
     "chatapp.operators",
     "chatapp.dashboard",
 ]

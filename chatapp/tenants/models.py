@@ -57,6 +57,8 @@ class Tenant(models.Model):
     default_model = models.CharField(max_length=120, blank=True, help_text="Empty: the platform's model.")
     # Names out of OCTAVO_MODELS. A name that is not served any more is kept: it may come back.
     allowed_models = models.JSONField(default=list, blank=True, help_text="None: all models that are served.")
+    # Whether the model gives new conversations a title; else their first words are it.
+    model_titles = models.BooleanField(default=False)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     # Nobody gets in while it is suspended; nothing of it is lost.
     suspended_at = models.DateTimeField(null=True, blank=True, editable=False)

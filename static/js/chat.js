@@ -1,6 +1,11 @@
-/* The workspace: wires session, socket and views together, and keeps the address in step with what is shown. */
+/* The workspace: wires session, socket and views together, and keeps the address in step with what is shown.
+
+   What else a reader can do here comes as features: modules with `install(workspace)`, called once before anything is
+   shown. A feature adds commands (commands.js), a button to the footer of messages (`messageActions`), an entry to the
+   menu of a conversation (`conversationEntries`), and hears what happens (`on`). */
 
 import { h, icon, useSprite } from "#octavo/dom.js";
+import { install as installKeys } from "#octavo/keys.js";
 import { Composer } from "#octavo/composer.js";
 import { Files, Preview, acceptFiles } from "#octavo/files.js";
 import { Log } from "#octavo/log.js";
@@ -38,14 +43,18 @@ const files = new Files({
   show: showFile,
   onChange: () => composer.refresh(),
 });
+const messageActions = [];
 const log = new Log({
   scroller: $("scroller"),
   log: $("log"),
   jump: $("jump"),
   empty: $("empty"),
-  name: page.assistant,
-  retry: (message) => session.askAgain(current, message),
-  showFile,
+  message: {
+    name: page.assistant,
+    retry: (message) => session.askAgain(current, message),
+    showFile,
+    actions: messageActions,
+  },
 });
 const composer = new Composer($("composer"), {
   tenant: page.tenant.slug,
@@ -82,6 +91,37 @@ const octavo = new Octavo({
   onState: connectionChanged,
   patient: true,
 });
+
+// --- features ------------------------------------------------------------------------------------------------------
+
+const listeners = [];
+/** What features work with. `on("shown", (conversation) => …)`: another conversation is shown; `on("changed", (change) => …)`:
+    what the session reports; `on("connection", (state) => …)`. */
+const workspace = {
+  page,
+  base,
+  session,
+  log,
+  composer,
+  files,
+  sidebar,
+  octavo,
+  messageActions, // (message) => an element or null
+  conversationEntries: [], // (conversation or item of the list) => an entry of menu.js or null
+  get current() {
+    return current;
+  },
+  visit,
+  redraw,
+  update,
+  on(name, listener) {
+    listeners.push({ name, listener });
+  },
+};
+
+function tell(name, what) {
+  for (const one of listeners) if (one.name === name) one.listener(what);
+}
 
 // --- who answers ----------------------------------------------------------------------------------------------------
 
@@ -120,6 +160,7 @@ function show(conversation) {
   composer.open(conversation.id);
   update();
   if (!sidebar.isSheet) composer.focus();
+  tell("shown", conversation);
 }
 
 function update() {
@@ -196,6 +237,11 @@ function unreachable(id, error) {
 
 /** What the session reports. */
 function notify(change) {
+  reported(change);
+  tell("changed", change);
+}
+
+function reported(change) {
   if (change.kind === "list") return sidebar.render(session.list, current?.id);
   if (change.kind === "accepted" && change.isNew) {
     if (change.conversation === current) {
@@ -262,6 +308,7 @@ function refused({ conversation, text, files: taken, error }) {
 let bannerTimer;
 
 function connectionChanged(state, code) {
+  tell("connection", state);
   clearTimeout(bannerTimer);
   if (state === "open") {
     $("banner").hidden = true;
@@ -326,13 +373,9 @@ for (const link of document.querySelectorAll("[data-new-chat]")) {
     composer.focus();
   });
 }
-document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || event.defaultPrevented || document.querySelector(":popover-open")) return;
-  if (sidebar.isSheet && sidebar.isOpen) sidebar.show(false);
-  else if (current && session.live(current)) session.stop(current);
-});
 setInterval(() => log.tick(), 1000);
 
+for (const install of [installKeys]) install(workspace);
 show(current);
 session.attach(octavo);
 octavo.connect();

@@ -12,8 +12,9 @@ const NEAR_PX = 48;
 const SKELETON_AFTER_MS = 150;
 
 export class Log {
-  constructor({ scroller, log, jump, empty, name, retry, showFile }) {
-    Object.assign(this, { scroller, log, jump, empty, name, retry, showFile });
+  /** `message`: what each MessageView is given. */
+  constructor({ scroller, log, jump, empty, message }) {
+    Object.assign(this, { scroller, log, jump, empty, given: message });
     this.views = new Map();
     this.changed = new Set();
     this.following = true;
@@ -64,8 +65,7 @@ export class Log {
     const views = new Map();
     let before = null;
     for (const message of path) {
-      const view =
-        this.views.get(message) ?? new MessageView(message, { name: this.name, retry: this.retry, showFile: this.showFile });
+      const view = this.views.get(message) ?? new MessageView(message, this.given);
       views.set(message, view);
       const place = before ? before.nextSibling : this.log.firstChild;
       if (place !== view.element) this.log.insertBefore(view.element, place);

@@ -9,10 +9,12 @@ import { MarkdownView } from "#octavo/markdown.js";
 const QUIET_MS = 1000;
 
 export class MessageView {
-  /** `retry(message)` asks the question of a failed answer again; `showFile(file)` opens one of a question's. */
-  constructor(message, { name, retry, showFile }) {
+  /** `retry(message)` asks the question of a failed answer again; `showFile(file)` opens one of a question's.
+      `actions`: functions that give an element for the footer of a message, or null; asked again when it changes. */
+  constructor(message, { name, retry, showFile, actions = [] }) {
     this.message = message;
     this.retry = retry;
+    this.makers = actions;
     const isUser = message.role === "user";
     this.text = h("div", { class: isUser ? "text plain" : "text markdown" });
     this.markdown = isUser ? null : new MarkdownView(this.text);
@@ -20,13 +22,9 @@ export class MessageView {
     this.notice = h("div", { class: "notice", hidden: true });
     this.figures = h("span", { class: "figures" });
     this.time = h("time");
-    this.footer = h(
-      "footer",
-      {},
-      copyButton(() => this.message.text, { class: "copy" }),
-      this.time,
-      this.figures,
-    );
+    this.copy = copyButton(() => this.message.text, { class: "action" });
+    this.actions = h("span", { class: "actions" });
+    this.footer = h("footer", {}, this.copy, this.actions, this.time, this.figures);
     this.element = h(
       "article",
       { class: `message ${message.role}`, "data-id": message.id },
@@ -50,10 +48,18 @@ export class MessageView {
     else if (this.text.textContent !== message.text) this.text.textContent = message.text;
     this.text.hidden = message.text === "";
     this.footer.hidden = live;
-    this.footer.firstChild.hidden = message.text === "";
+    this.copy.hidden = message.text === "";
+    if (!live) this.#showActions();
     this.figures.textContent = live ? "" : figures(message.usage, message.timing);
     this.#showNotice(live);
     this.tick();
+  }
+
+  #showActions() {
+    const focused = this.actions.contains(document.activeElement) ? document.activeElement.dataset.action : null;
+    const made = this.makers.map((make) => make(this.message)).filter(Boolean);
+    this.actions.replaceChildren(...made);
+    if (focused) this.actions.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
   }
 
   /** What changes with the clock: the time of the message, and how long an answer has been waited for. */

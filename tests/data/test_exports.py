@@ -19,7 +19,7 @@ from django.utils import timezone
 from chatapp.audit.models import AuditEntry, BreakGlass
 from chatapp.batches.models import Batch, BatchAnswer, BatchItem
 from chatapp.chat.attachments import attach
-from chatapp.chat.models import Conversation, Generation, Message, State
+from chatapp.chat.models import Conversation, Generation, Message, State, Tag
 from chatapp.data import archive, contents, exports
 from chatapp.data.archive import Archive
 from chatapp.data.exports import cancel_export, request_export, request_own_export
@@ -127,6 +127,7 @@ LEFT_OUT: dict[type[models.Model], str] = {
     Reading: "what was read of the files, which are there as they came",
     Reservation: "held while an answer is under way, and settled in its meter",
     Sweep: "counts of a night, which the audit log has too",
+    Tag: "stands in conversations.jsonl, with its conversation",
     UsageHorizon: "how far rows of usage have been deleted: what is there says it",
     UsageHour: "summed up in usage_days.csv",
     UsageRow: "the same answers as in usage.csv, in the form that sums are made of",
@@ -142,6 +143,7 @@ def filled(team: Team) -> None:
     assert key is not None
     assistant = SystemPrompt.objects.get(tenant=tenant)
     chat = a_chat(team.member, "one", "two", assistant=assistant, model="small")
+    Tag.objects.create(conversation=chat, name="tax")
     file = store(access=team.member, name="../Plan.TXT", content=io.BytesIO(b"nine o'clock"), purpose="user_data")
     attach(chat.messages.order_by("created_at")[0], [file])
     SystemPrompt.objects.create(
