@@ -21,12 +21,6 @@ from chatapp.tenants.pages import frame, tenant_page
 from chatapp.tenants.permissions import Permission
 from chatapp.tenants.selectors import closed_teams_of, tenants_of
 
-# The scripts ask for each other one after the other; named in the head, they are fetched at once.
-PRELOADS = (
-    "js/answer.js", "js/blocks.js", "js/code.js", "js/commands.js", "js/composer.js", "js/dom.js", "js/files.js",
-    "js/format.js", "js/i18n.js", "js/keys.js", "js/log.js", "js/markdown.js", "js/message.js", "js/repair.js",
-    "js/session.js", "js/sheet.js", "js/sidebar.js", "js/octavo.js", "vendor/markdown-it.mjs", "vendor/purify.mjs",
-)  # fmt: skip
 # The websocket's limit of a frame (DESIGN: 64 KiB), which a message has to fit in.
 MAX_FRAME_BYTES = 64 * 1024
 
@@ -80,7 +74,6 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         "assistants": assistants,
         "groups": groups_by_day(conversations["items"], timezone.localdate()),
         "page": page,
-        "preloads": [static(path) for path in PRELOADS],
     }
     response = render(request, "chat/workspace.html", context)
     # Its data is of this moment, and another user's browser history is none of ours.

@@ -5,25 +5,28 @@
    menu of a conversation (`conversationEntries`), and hears what happens (`on`). */
 
 import { h, icon, useSprite } from "#octavo/dom.js";
+import { install as installConnection } from "#octavo/connection.js";
 import { install as installKeys } from "#octavo/keys.js";
+import { install as installUpdates } from "#octavo/updates.js";
 import { Composer } from "#octavo/composer.js";
 import { Files, Preview, acceptFiles } from "#octavo/files.js";
+import { gettext } from "#octavo/i18n.js";
 import { Log } from "#octavo/log.js";
 import { Octavo } from "#octavo/octavo.js";
 import { Session } from "#octavo/session.js";
 import { Sidebar } from "#octavo/sidebar.js";
-
-// A short break is not worth a banner.
-const PATIENCE_MS = 1500;
 
 const $ = (id) => document.getElementById(id);
 const page = JSON.parse($("page").textContent);
 const base = `/t/${page.tenant.slug}/`;
 useSprite(page.icons);
 
-// The other tabs of this browser, which hear when a conversation goes on.
-const tabs = new BroadcastChannel(`octavo ${page.tenant.slug}`);
-const session = new Session({ api: `/api/t/${page.tenant.slug}`, conversations: page.conversations, notify });
+const session = new Session({
+  api: `/api/t/${page.tenant.slug}`,
+  tenant: page.tenant.slug,
+  conversations: page.conversations,
+  notify,
+});
 let current = page.conversation ? session.adopt(page.conversation) : session.fresh();
 
 const preview = new Preview($("preview"), session.api);
@@ -88,7 +91,7 @@ const sidebar = new Sidebar({
 });
 const octavo = new Octavo({
   url: `/ws/ui?tenant=${encodeURIComponent(page.tenant.slug)}`,
-  onState: connectionChanged,
+  onState: (state, code) => tell("connection", state, code),
   patient: true,
 });
 
@@ -96,7 +99,7 @@ const octavo = new Octavo({
 
 const listeners = [];
 /** What features work with. `on("shown", (conversation) => …)`: another conversation is shown; `on("changed", (change) => …)`:
-    what the session reports; `on("connection", (state) => …)`. */
+    what the session reports; `on("connection", (state, code) => …)`. `catchUp()`: load what the server has of it. */
 const workspace = {
   page,
   base,
@@ -119,8 +122,8 @@ const workspace = {
   },
 };
 
-function tell(name, what) {
-  for (const one of listeners) if (one.name === name) one.listener(what);
+function tell(name, ...what) {
+  for (const one of listeners) if (one.name === name) one.listener(...what);
 }
 
 // --- who answers ----------------------------------------------------------------------------------------------------
@@ -199,18 +202,6 @@ async function visit(id, push = true) {
   }
 }
 
-/** Another tab or device may have gone on with the open conversation: take what the server has, running or not. */
-async function catchUp() {
-  const known = current;
-  if (!known?.id || session.live(known)) return;
-  try {
-    await session.load(known.id);
-    if (current === known) redraw();
-  } catch {
-    // The next occasion is soon enough; a lost connection has a banner of its own.
-  }
-}
-
 function redraw() {
   log.refresh();
   for (const message of current.messages) log.touch(message);
@@ -218,16 +209,19 @@ function redraw() {
 }
 
 function unreachable(id, error) {
-  const gone = error.status === 404;
+  const gone = error.status === 404 || error.status === 410;
   return h(
     "div",
     { class: "notice bad" },
     icon("circle-alert"),
     h("span", {
       class: "notice-text",
-      text: gone
-        ? "This conversation does not exist, or you may not see it."
-        : "This conversation could not be loaded.",
+      text:
+        error.status === 410
+          ? gettext("This conversation was deleted, in another tab or on another device.")
+          : gone
+            ? gettext("This conversation does not exist, or you may not see it.")
+            : gettext("This conversation could not be loaded."),
     }),
     gone
       ? h("button", { type: "button", class: "button small", onclick: () => visit(null) }, "New chat")
@@ -251,7 +245,10 @@ function reported(change) {
     }
     session.refreshList().catch(() => {});
   }
-  if (change.kind === "accepted") tabs.postMessage(change.conversation.id);
+  if (change.kind === "gone") {
+    if (change.id === current?.id) log.say(unreachable(change.id, { status: 410 }));
+    return;
+  }
   if (change.kind === "rejected") return refused(change);
   if (change.conversation !== current) return;
   if (change.kind === "message" && change.conversation.messages.includes(change.message)) {
@@ -263,6 +260,14 @@ function reported(change) {
   $("title").textContent = current.title || "New chat";
   document.title = `${current.title || "New chat"} · ${page.tenant.name}`;
   if (change.kind === "message") announce(change.message);
+}
+
+/** Questions that an earlier page could not send: asked again, or given back to where they were written. */
+async function askLeft() {
+  const found = (id) => session.loaded.get(id) ?? session.load(id);
+  for (const { request } of await session.askLeft(found)) composer.keepFor(request.conversation_id, request.input);
+  if (!composer.input.value) composer.open(current?.id);
+  if (current) redraw();
 }
 
 let spoken = null;
@@ -287,7 +292,7 @@ function refused({ conversation, text, files: taken, error }) {
   log.refresh();
   update();
   if (!composer.input.value) composer.put(text);
-  if (error.code === "conversation_busy") catchUp(); // so that there is something to wait for, and a Stop
+  if (error.code === "conversation_busy") workspace.catchUp(); // so that there is something to wait for, and a Stop
   const again = error.retryable
     ? h(
         "button",
@@ -303,66 +308,11 @@ function refused({ conversation, text, files: taken, error }) {
   $("refusal").hidden = false;
 }
 
-// --- the connection ------------------------------------------------------------------------------------------------
-
-let bannerTimer;
-
-function connectionChanged(state, code) {
-  tell("connection", state);
-  clearTimeout(bannerTimer);
-  if (state === "open") {
-    $("banner").hidden = true;
-  } else if (state === "ended" && code !== 1000) banner(code);
-  else if (state === "waiting" && octavo.failures >= 2) checkLogin();
-  if (state === "waiting" || state === "connecting")
-    bannerTimer = setTimeout(() => banner(0), PATIENCE_MS);
-}
-
-/** `ended` is the code that the connection ended for good with: logged out, or the right to this team gone or changed. */
-function banner(ended) {
-  const loggedOut = ended === 4401;
-  const text = loggedOut
-    ? "You are logged out. Log in again to go on; nothing is lost."
-    : ended
-      ? "Your access to this team has ended or changed. Load the page again; nothing is lost."
-      : navigator.onLine
-        ? "No connection to the server. Answers go on there, and this page catches up."
-        : "You are offline. Answers go on without you, and this page catches up.";
-  const way = ended
-    ? h(
-        "a",
-        {
-          class: "button small",
-          href: loggedOut ? `/accounts/login/?next=${encodeURIComponent(location.pathname)}` : location.pathname,
-        },
-        loggedOut ? "Log in" : "Load again",
-      )
-    : h("button", { type: "button", class: "button small", onclick: () => octavo.hurry() }, "Try now");
-  $("banner").replaceChildren(icon("wifi-off"), h("span", { class: "notice-text", text }), way);
-  $("banner").hidden = false;
-}
-
-/** The server refuses a socket without saying why; the pages' JSON does say it. */
-async function checkLogin() {
-  try {
-    await session.refreshList();
-  } catch (error) {
-    if ([401, 403, 404, 0].includes(error.status)) octavo.close(4401);
-  }
-}
-
 // --- the page ------------------------------------------------------------------------------------------------------
 
 addEventListener("popstate", () => {
   const id = /\/c\/([^/]+)\/?$/.exec(location.pathname)?.[1] ?? null;
   visit(id, false);
-});
-document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) catchUp();
-});
-tabs.addEventListener("message", (event) => {
-  session.refreshList().catch(() => {});
-  if (event.data === current?.id) catchUp();
 });
 for (const link of document.querySelectorAll("[data-new-chat]")) {
   link.addEventListener("click", (event) => {
@@ -375,9 +325,10 @@ for (const link of document.querySelectorAll("[data-new-chat]")) {
 }
 setInterval(() => log.tick(), 1000);
 
-for (const install of [installKeys]) install(workspace);
+for (const install of [installConnection, installUpdates, installKeys]) install(workspace);
 show(current);
 session.attach(octavo);
 octavo.connect();
+askLeft();
 
 export { log, octavo, session };

@@ -61,6 +61,13 @@ export function newId() {
 
 export const LIVE = new Set(["sending", "queued", "running"]);
 
+/** What is told of which topic. */
+const TOPICS = {
+  "conversation.updated": "conversations",
+  "conversation.deleted": "conversations",
+  "usage.updated": "usage",
+};
+
 const ENDINGS = {
   "response.completed": "completed",
   "response.incomplete": "incomplete",
@@ -311,6 +318,7 @@ export class Octavo {
       : apiKey && (() => [SUBPROTOCOL, `octavo.key.${apiKey}`]);
     this.pending = new Map(); // event id -> Response
     this.running = new Map(); // response id -> Response
+    this.topics = new Map(); // topic -> onFrame
     this.connection = new Connection(socketUrl(url), {
       protocols,
       WebSocketClass: WebSocketClass ?? globalThis.WebSocket,
@@ -378,6 +386,22 @@ export class Octavo {
     return response;
   }
 
+  /** Hear of a topic on every connection, until the returned function is called. `onFrame` gets what is told, and a
+      frame `subscribed` whenever something may have been missed before. */
+  subscribe(topic, onFrame) {
+    this.topics.set(topic, onFrame);
+    this.#subscribe(topic);
+    return () => {
+      if (this.topics.get(topic) !== onFrame) return;
+      this.topics.delete(topic);
+      this.send({ type: "unsubscribe", topic, event_id: newId() });
+    };
+  }
+
+  #subscribe(topic) {
+    this.send({ type: "subscribe", topic, event_id: newId() });
+  }
+
   /** Time has passed: resume answers that have gone quiet, and send questions again that nobody has heard. */
   tick() {
     for (const [eventId, response] of this.pending) {
@@ -431,6 +455,7 @@ export class Octavo {
     else this.lostAt ??= this.now();
     if (state === "open") {
       for (const [eventId, response] of [...this.pending]) if (!response.retryAt) this.#ask(eventId);
+      for (const topic of this.topics.keys()) this.#subscribe(topic);
       for (const response of [...this.running.values()]) {
         if (response.stateless && response.on !== this.connection.socket) {
           this.#lose(response, BROKEN);
@@ -506,6 +531,8 @@ export class Octavo {
       this.expiring = true;
       this.#replace();
     }
+    const topic = frame.type === "subscribed" ? frame.topic : TOPICS[frame.type];
+    if (topic) return this.topics.get(topic)?.(frame);
     const asked = this.pending.get(frame.event_id);
     if (asked && frame.type === "response.queued") return this.#accepted(asked, frame);
     if (asked && frame.type === "error") return this.#refused(asked, frame);

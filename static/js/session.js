@@ -1,18 +1,19 @@
 /* The tenant's chat in this tab: which conversations are loaded, which answers are under way, and what changes about them.
 
    Owns all state that outlives a view; knows the pages' JSON and Octavo's client, and no DOM. `notify(change)` reports
-   what changed: {kind: "message", conversation, message}, "accepted", "rejected", "list". How answers survive lost
+   what changed: {kind: "message", conversation, message}, "accepted", "rejected", "list", "gone" (deleted elsewhere). How answers survive lost
    connections is the client's; what it cannot have any more is loaded from the database. */
 
 import { LIVE, statusOf } from "#octavo/answer.js";
 import { titleOf } from "#octavo/format.js";
 import { newId } from "#octavo/octavo.js";
+import { Unsent } from "#octavo/unsent.js";
 
 const RELOADS = 2;
 
 export class Session {
-  constructor({ api, conversations = { items: [], next: null }, notify, now = () => Date.now() }) {
-    Object.assign(this, { api, notify, now });
+  constructor({ api, tenant = "", conversations = { items: [], next: null }, notify, now = () => Date.now() }) {
+    Object.assign(this, { api, notify, now, unsent: new Unsent(tenant, { now }) });
     this.list = conversations.items;
     this.next = conversations.next;
     this.loaded = new Map(); // id -> conversation {id, title, messages}
@@ -55,6 +56,7 @@ export class Session {
     const conversation = Object.assign(known ?? {}, {
       id: data.id,
       title: data.title,
+      updated_at: data.updated_at,
       assistant: data.assistant ?? null,
       messages,
     });
@@ -90,6 +92,32 @@ export class Session {
     this.notify({ kind: "list" });
   }
 
+  /** The server tells of a conversation, changed by whomever. True: it has messages that this tab does not know. */
+  hear(told) {
+    const item = this.list.find((entry) => entry.id === told.id) ?? { id: told.id };
+    Object.assign(item, told);
+    this.list = [item, ...this.list.filter((entry) => entry !== item)].sort(
+      (one, other) => Date.parse(other.updated_at) - Date.parse(one.updated_at),
+    );
+    this.notify({ kind: "list" });
+    const known = this.loaded.get(told.id);
+    if (!known) return false;
+    known.title = told.title;
+    const isNews = known.updated_at !== told.updated_at && !this.live(known);
+    if (this.live(known)) known.updated_at = told.updated_at;
+    this.notify({ kind: "titled", conversation: known });
+    return isNews;
+  }
+
+  /** A conversation is not there any more. */
+  forget(id) {
+    const conversation = this.loaded.get(id) ?? null;
+    this.loaded.delete(id);
+    this.list = this.list.filter((item) => item.id !== id);
+    this.notify({ kind: "list" });
+    this.notify({ kind: "gone", conversation, id });
+  }
+
   async moreOfList() {
     if (!this.next || this.fetching) return;
     this.fetching = true;
@@ -120,8 +148,8 @@ export class Session {
 
   // --- asking and stopping -----------------------------------------------------------------------------------------
 
-  /** `files`: {id, name, …} that go with it. */
-  ask(conversation, text, parentId, files = []) {
+  /** `files`: {id, name, …} that go with it. `idempotency_key`: of a question that an earlier page may have asked. */
+  ask(conversation, text, parentId, files = [], idempotency_key = newId()) {
     const created_at = new Date(this.now()).toISOString();
     const parent_id = parentId === undefined ? (conversation.messages.at(-1)?.id ?? null) : parentId;
     const question = { id: newId(), parent_id, role: "user", text, files, created_at, status: "completed" };
@@ -137,13 +165,14 @@ export class Session {
       status: "sending",
     };
     conversation.messages.push(question, answer);
-    const request = { input: text };
+    const request = { input: text, idempotency_key };
     if (files.length) request.file_ids = files.map((file) => file.id);
     if (conversation.id) request.conversation_id = conversation.id;
     if (conversation.id && parent_id) request.parent_id = parent_id;
     if (!conversation.id && conversation.assistant_id) request.assistant_id = conversation.assistant_id;
-    const entry = { conversation, question };
+    const entry = { conversation, question, key: idempotency_key };
     this.underway.set(answer, entry);
+    this.unsent.keep(request, files);
     entry.response = this.octavo.respond(request, {
       answer,
       onAccepted: (frame) => this.#accepted(answer, entry, frame),
@@ -151,6 +180,30 @@ export class Session {
       ...this.#hears(answer, entry),
     });
     this.notify({ kind: "message", conversation, message: answer });
+  }
+
+  /** Ask again what an earlier page of this browser has left unacknowledged; the server knows it by its key. Those that
+      are too old for that are given back: [{request, files}]. `conversationOf(id)` promises a loaded conversation. */
+  async askLeft(conversationOf) {
+    const old = [];
+    for (const { request, files, fresh } of this.unsent.left()) {
+      const { idempotency_key: key, conversation_id, parent_id, input } = request;
+      if ([...this.underway.values()].some((entry) => entry.key === key)) continue;
+      if (!fresh) {
+        this.unsent.drop(key);
+        old.push({ request, files });
+        continue;
+      }
+      try {
+        const conversation = conversation_id ? await conversationOf(conversation_id) : this.fresh();
+        if (request.assistant_id) conversation.assistant_id = request.assistant_id;
+        this.ask(conversation, input, parent_id ?? undefined, files, key);
+      } catch {
+        old.push({ request, files }); // its conversation is gone
+        this.unsent.drop(key);
+      }
+    }
+    return old;
   }
 
   /** Ask the question of a failed answer again. */
@@ -179,15 +232,17 @@ export class Session {
     };
   }
 
-  #reject(answer, { conversation, question }, error) {
+  #reject(answer, { conversation, question, key }, error) {
     this.underway.delete(answer);
+    this.unsent.drop(key);
     conversation.messages = conversation.messages.filter(
       (message) => message !== question && message !== answer,
     );
     this.notify({ kind: "rejected", conversation, text: question.text, files: question.files, error });
   }
 
-  #accepted(answer, { conversation, question }, frame) {
+  #accepted(answer, { conversation, question, key }, frame) {
+    this.unsent.drop(key);
     const isNew = !conversation.id;
     if (isNew) {
       conversation.id = frame.conversation_id;

@@ -285,3 +285,27 @@ test("a silent answer of a program's is asked for by itself", () => {
   octavo.tick();
   assert.deepEqual(wire.sent.at(-1), { type: "response.resume", response_id: "r1", after: -1 });
 });
+
+test("a topic is asked for on every connection, until nobody wants it any more", () => {
+  const { octavo, made } = client({ patient: true });
+  const heard = [];
+  const leave = octavo.subscribe("conversations", (frame) => heard.push(frame.type));
+  octavo.connect();
+  made[0].open();
+  const subscribed = () => made.at(-1).sent.filter((frame) => frame.type === "subscribe").map((frame) => frame.topic);
+  assert.deepEqual(subscribed(), ["conversations"]);
+  made[0].say(
+    { type: "subscribed", topic: "conversations", event_id: made[0].sent.at(-1).event_id },
+    { type: "conversation.updated", conversation: { id: "c1" } },
+    { type: "usage.updated", response_id: "r1" },
+  );
+  assert.deepEqual(heard, ["subscribed", "conversation.updated"]);
+  made[0].onclose({ code: 1006 });
+  octavo.hurry();
+  made[1].open();
+  assert.deepEqual(subscribed(), ["conversations"]);
+  leave();
+  assert.equal(made[1].sent.at(-1).type, "unsubscribe");
+  made[1].say({ type: "conversation.updated", conversation: { id: "c1" } });
+  assert.equal(heard.length, 2);
+});

@@ -3,12 +3,33 @@ import { after, test } from "node:test";
 
 import { Octavo } from "#octavo/octavo.js";
 import { Session } from "#octavo/session.js";
+import { Unsent } from "#octavo/unsent.js";
+
+/** What a browser keeps, as far as the session uses it. */
+class Shelf {
+  kept = new Map();
+  get length() {
+    return this.kept.size;
+  }
+  key(index) {
+    return [...this.kept.keys()][index];
+  }
+  getItem(name) {
+    return this.kept.get(name) ?? null;
+  }
+  setItem(name, text) {
+    this.kept.set(name, text);
+  }
+  removeItem(name) {
+    this.kept.delete(name);
+  }
+}
 
 /** A session whose connection keeps what is sent, and whose clock is set by hand. */
-function open() {
+function open({ storage = new Shelf(), time = 1_000_000 } = {}) {
   const sent = [];
   const changes = [];
-  const clock = { now: 1_000_000 };
+  const clock = { now: time };
   let wire;
   class Wire {
     constructor() {
@@ -21,6 +42,7 @@ function open() {
   }
   const now = () => clock.now;
   const session = new Session({ api: "/api/t/x", notify: (change) => changes.push(change), now });
+  session.unsent = new Unsent("x", { storage, now });
   const octavo = new Octavo({ url: "ws://x/ws/ui?tenant=x", WebSocketClass: Wire, patient: true, now });
   session.attach(octavo);
   octavo.connect();
@@ -256,4 +278,69 @@ test("what the connection cannot tell any more is loaded from the database", asy
   assert.deepEqual(asked, ["/api/t/x/conversations/c1"]);
   assert.deepEqual([conversation.messages[1].text, conversation.messages[1].status], ["all of it", "completed"]);
   assert.equal(tab.session.live(conversation), undefined);
+});
+
+test("a question that was not acknowledged is asked again by the next page, under the same key", async () => {
+  const storage = new Shelf();
+  const before = open({ storage });
+  const { conversation } = ask(before, "Lost?");
+  const key = before.sent.at(-1).idempotency_key;
+  assert.equal(conversation.id, null);
+  const next = open({ storage, time: before.clock.now + 60_000 });
+  assert.deepEqual(await next.session.askLeft(), []);
+  assert.deepEqual([next.sent.at(-1).input, next.sent.at(-1).idempotency_key], ["Lost?", key]);
+  next.receive({ type: "response.queued", event_id: next.sent.at(-1).event_id, response_id: "r1", conversation_id: "c1" });
+  const third = open({ storage });
+  assert.deepEqual(await third.session.askLeft(), []);
+  assert.equal(third.sent.length, 0, "what was accepted is kept no longer");
+});
+
+test("an old question that was not acknowledged is given back and not asked", async () => {
+  const storage = new Shelf();
+  const before = open({ storage });
+  ask(before, "Yesterday's");
+  const next = open({ storage, time: before.clock.now + 86_400_000 });
+  const left = await next.session.askLeft();
+  assert.deepEqual(left.map((entry) => entry.request.input), ["Yesterday's"]);
+  assert.equal(next.sent.length, 0);
+  assert.deepEqual(await next.session.askLeft(), [], "it is given back once");
+});
+
+test("a question whose conversation is gone is given back", async () => {
+  const storage = new Shelf();
+  new Unsent("x", { storage, now: () => 1_000_000 }).keep({ input: "Hi", conversation_id: "c9", idempotency_key: "k" });
+  storage.setItem("octavo:unsent:x:broken", "{");
+  storage.setItem("something else", "1");
+  const tab = open({ storage });
+  const left = await tab.session.askLeft(async () => {
+    throw new Error("404");
+  });
+  assert.deepEqual(left.map((entry) => entry.request.conversation_id), ["c9"]);
+});
+
+test("what the server tells of a conversation moves it in the list and says whether there is news in it", () => {
+  const tab = open();
+  const item = (id, updated_at, more = {}) => ({ id, title: id, updated_at, running: false, ...more });
+  tab.session.list = [item("c2", "2026-01-02T00:00:00Z"), item("c1", "2026-01-01T00:00:00Z")];
+  const known = tab.session.adopt({ id: "c1", title: "c1", updated_at: "2026-01-01T00:00:00Z", messages: [] });
+  assert.equal(tab.session.hear(item("c1", "2026-01-01T00:00:00Z", { title: "Renamed" })), false);
+  assert.equal(known.title, "Renamed");
+  assert.equal(tab.session.hear(item("c1", "2026-01-03T00:00:00Z", { running: true })), true);
+  assert.deepEqual(tab.session.list.map((entry) => [entry.id, entry.running]), [["c1", true], ["c2", false]]);
+  assert.equal(tab.session.hear(item("c3", "2025-01-01T00:00:00Z")), false, "one that is not open has nothing to load");
+  assert.equal(tab.session.list.at(-1).id, "c3");
+  tab.session.forget("c1");
+  assert.deepEqual(tab.session.list.map((entry) => entry.id), ["c2", "c3"]);
+  assert.deepEqual(tab.changes.at(-1), { kind: "gone", conversation: known, id: "c1" });
+});
+
+test("an answer that this tab follows makes no news of its own", () => {
+  const tab = open();
+  const { conversation, accept } = ask(tab);
+  accept();
+  const told = { id: "c1", title: "Hi", updated_at: "2026-01-03T00:00:00Z", running: true };
+  assert.equal(tab.session.hear(told), false);
+  tab.receive({ type: "response.completed", response_id: "r1", seq: 1, finish_reason: "stop" });
+  assert.equal(tab.session.hear({ ...told, running: false }), false);
+  assert.equal(conversation.updated_at, told.updated_at);
 });

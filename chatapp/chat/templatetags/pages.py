@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from django import forms, template
 from django.forms import BoundField
 from django.templatetags.static import static
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from chatapp.chat import modules
 from chatapp.tenants.pages import ONCE, once_token
 
 register = template.Library()
-
-LIBRARIES = {
-    "markdown-it": "vendor/markdown-it.mjs",
-    "dompurify": "vendor/purify.mjs",
-    "highlight.js": "vendor/highlight.mjs",
-}
-MODULES = sorted(path.name for path in (Path(__file__).parents[3] / "static" / "js").glob("*.js"))
 
 
 @register.simple_tag
@@ -45,13 +38,17 @@ def widget_kind(field: BoundField) -> str:
     return "check" if isinstance(widget, forms.CheckboxInput) else "line"
 
 
-def _imports() -> dict[str, str]:
-    own = {f"#octavo/{name}": static(f"js/{name}") for name in MODULES}
-    return {**own, **{name: static(path) for name, path in LIBRARIES.items()}}
+@register.simple_tag
+def import_map() -> SafeString:
+    """JSON for a script of type importmap."""
+    text = json.dumps({"imports": modules.addresses()}, separators=(",", ":"))
+    return mark_safe(text.replace("<", "\\u003c"))  # noqa: S308  JSON of our own file names
 
 
 @register.simple_tag
-def import_map() -> SafeString:
-    """JSON for a script of type importmap. Names stand for hashed files, so that every one may be cached for ever."""
-    text = json.dumps({"imports": _imports()}, separators=(",", ":"))
-    return mark_safe(text.replace("<", "\\u003c"))  # noqa: S308  JSON of our own file names
+def preload_modules(module: str) -> SafeString:
+    """Links that fetch at once what a module of ours will import."""
+    known = modules.addresses()
+    return format_html_join(
+        "", '<link rel="modulepreload" href="{}">', ((known[n],) for n in modules.needed_by(module))
+    )

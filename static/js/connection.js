@@ -1,0 +1,71 @@
+/* Says how the page stands with its server: a banner while there is no connection, with the one thing to do about it.
+   A feature of chat.js. */
+
+import { h, icon } from "#octavo/dom.js";
+import { gettext } from "#octavo/i18n.js";
+
+// A short break is not worth a banner.
+const PATIENCE_MS = 1500;
+// So many attempts in vain may have a reason that only the pages can tell.
+const ATTEMPTS = 2;
+const LOGGED_OUT = 4401;
+
+export function install(workspace) {
+  const { octavo, session } = workspace;
+  const place = document.getElementById("banner");
+  let timer;
+
+  workspace.on("connection", (state, code) => {
+    clearTimeout(timer);
+    if (state === "open") place.hidden = true;
+    else if (state === "ended" && code !== 1000) show(ended(code));
+    else {
+      timer = setTimeout(() => show(lost()), navigator.onLine ? PATIENCE_MS : 0);
+      if (state === "waiting" && octavo.failures >= ATTEMPTS) checkLogin();
+    }
+  });
+  // The browser knows that the network is gone long before a silent connection shows it.
+  addEventListener("offline", () => octavo.state !== "ended" && show(lost()));
+  addEventListener("online", () => {
+    if (octavo.state === "open") place.hidden = true;
+  });
+
+  function show({ text, way }) {
+    place.replaceChildren(icon("wifi-off"), h("span", { class: "notice-text", text }), way);
+    place.hidden = false;
+  }
+
+  function lost() {
+    return {
+      text: navigator.onLine
+        ? gettext("No connection to the server. Answers go on there, and this page catches up.")
+        : gettext("You are offline. Answers go on without you, and this page catches up."),
+      way: h("button", { type: "button", class: "button small", onclick: () => octavo.hurry() }, gettext("Try now")),
+    };
+  }
+
+  /** It has ended for good: logged out, or the right to this team is gone or another one. */
+  function ended(code) {
+    const here = location.pathname;
+    return code === LOGGED_OUT
+      ? {
+          text: gettext("You are logged out. Log in again to go on; nothing is lost."),
+          way: way(`/accounts/login/?next=${encodeURIComponent(here)}`, gettext("Log in")),
+        }
+      : {
+          text: gettext("Your access to this team has ended or changed. Load the page again; nothing is lost."),
+          way: way(here, gettext("Load again")),
+        };
+  }
+
+  const way = (href, text) => h("a", { class: "button small", href, text });
+
+  /** The server refuses a socket without saying why; the pages' JSON does say it. */
+  async function checkLogin() {
+    try {
+      await session.refreshList();
+    } catch (error) {
+      if ([401, 403, 404, 0].includes(error.status)) octavo.close(LOGGED_OUT);
+    }
+  }
+}

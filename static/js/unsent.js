@@ -1,0 +1,56 @@
+/* Questions that the server has not acknowledged yet, kept in this browser: a page that is closed or reloaded while it is
+   offline loses none. Each is kept under its idempotency key, so that asking it again asks nothing twice.
+
+   `tenant` is the team's slug; `storage` a Storage, which may be missing or full: then nothing is kept. */
+
+// An older one is not asked again by itself: its reader gets it back as a draft.
+const FRESH_MS = 10 * 60_000;
+
+export class Unsent {
+  constructor(tenant, { storage = defaultStorage(), now = () => Date.now() } = {}) {
+    Object.assign(this, { prefix: `octavo:unsent:${tenant}:`, storage, now });
+  }
+
+  /** `request`: the frame's fields, with its idempotency_key. `files`: what goes with it, as the page shows it. */
+  keep(request, files = []) {
+    this.#try((store) => store.setItem(this.prefix + request.idempotency_key, JSON.stringify({ request, files, at: this.now() })));
+  }
+
+  drop(key) {
+    this.#try((store) => store.removeItem(this.prefix + key));
+  }
+
+  /** What an earlier page has left, oldest first: {request, files, at, fresh}. */
+  left() {
+    const found = [];
+    this.#try((store) => {
+      for (let i = 0; i < store.length; i += 1) {
+        const name = store.key(i);
+        if (!name.startsWith(this.prefix)) continue;
+        try {
+          const entry = JSON.parse(store.getItem(name));
+          if (typeof entry.request.input === "string") found.push({ ...entry, fresh: this.now() - entry.at < FRESH_MS });
+        } catch {
+          // Not what this module wrote.
+        }
+      }
+    });
+    return found.sort((one, other) => one.at - other.at);
+  }
+
+  #try(work) {
+    try {
+      if (this.storage) work(this.storage);
+    } catch {
+      // Storage is full or switched off.
+    }
+  }
+}
+
+function defaultStorage() {
+  try {
+    return globalThis.localStorage;
+  } catch {
+    return null;
+  }
+}
