@@ -264,7 +264,8 @@ function reported(change) {
 
 /** Questions that an earlier page could not send: asked again, or given back to where they were written. */
 async function askLeft() {
-  const found = (id) => session.loaded.get(id) ?? session.load(id);
+  const isNew = (conversation) => !conversation.id && conversation.messages.length === 0;
+  const found = (id) => (id ? (session.loaded.get(id) ?? session.load(id)) : isNew(current) ? current : session.fresh());
   for (const { request } of await session.askLeft(found)) composer.keepFor(request.conversation_id, request.input);
   if (!composer.input.value) composer.open(current?.id);
   if (current) redraw();

@@ -17,6 +17,7 @@ export class Session {
     this.list = conversations.items;
     this.next = conversations.next;
     this.loaded = new Map(); // id -> conversation {id, title, messages}
+    this.gone = new Set(); // ids of what was deleted while the page looks on: a list that is on its way may have them yet
     this.underway = new Map(); // answer -> {conversation, question, response}
   }
 
@@ -85,15 +86,19 @@ export class Session {
 
   async refreshList() {
     const page = await this.#get(`${this.api}/conversations`);
-    const first = new Set(page.items.map((item) => item.id));
-    const rest = this.list.filter((item) => !first.has(item.id));
+    const first = page.items.filter((item) => !this.gone.has(item.id));
+    const ids = new Set(first.map((item) => item.id));
+    // What lies in the page's time and is not in it has been deleted; what lies behind it is still as it was.
+    const end = page.next ? Date.parse(page.items.at(-1).updated_at) : -Infinity;
+    const rest = this.list.filter((item) => !ids.has(item.id) && Date.parse(item.updated_at) < end);
     if (rest.length === 0) this.next = page.next;
-    this.list = [...page.items, ...rest];
+    this.list = [...first, ...rest];
     this.notify({ kind: "list" });
   }
 
   /** The server tells of a conversation, changed by whomever. True: it has messages that this tab does not know. */
   hear(told) {
+    this.gone.delete(told.id);
     const item = this.list.find((entry) => entry.id === told.id) ?? { id: told.id };
     Object.assign(item, told);
     this.list = [item, ...this.list.filter((entry) => entry !== item)].sort(
@@ -113,6 +118,7 @@ export class Session {
   forget(id) {
     const conversation = this.loaded.get(id) ?? null;
     this.loaded.delete(id);
+    this.gone.add(id);
     this.list = this.list.filter((item) => item.id !== id);
     this.notify({ kind: "list" });
     this.notify({ kind: "gone", conversation, id });
@@ -183,7 +189,7 @@ export class Session {
   }
 
   /** Ask again what an earlier page of this browser has left unacknowledged; the server knows it by its key. Those that
-      are too old for that are given back: [{request, files}]. `conversationOf(id)` promises a loaded conversation. */
+      are too old for that are given back: [{request, files}]. `conversationOf(id)` promises a loaded conversation (null: a new one). */
   async askLeft(conversationOf) {
     const old = [];
     for (const { request, files, fresh } of this.unsent.left()) {
@@ -195,7 +201,7 @@ export class Session {
         continue;
       }
       try {
-        const conversation = conversation_id ? await conversationOf(conversation_id) : this.fresh();
+        const conversation = await conversationOf(conversation_id ?? null);
         if (request.assistant_id) conversation.assistant_id = request.assistant_id;
         this.ask(conversation, input, parent_id ?? undefined, files, key);
       } catch {

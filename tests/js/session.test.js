@@ -287,7 +287,7 @@ test("a question that was not acknowledged is asked again by the next page, unde
   const key = before.sent.at(-1).idempotency_key;
   assert.equal(conversation.id, null);
   const next = open({ storage, time: before.clock.now + 60_000 });
-  assert.deepEqual(await next.session.askLeft(), []);
+  assert.deepEqual(await next.session.askLeft(() => next.session.fresh()), []);
   assert.deepEqual([next.sent.at(-1).input, next.sent.at(-1).idempotency_key], ["Lost?", key]);
   next.receive({ type: "response.queued", event_id: next.sent.at(-1).event_id, response_id: "r1", conversation_id: "c1" });
   const third = open({ storage });
@@ -343,4 +343,23 @@ test("an answer that this tab follows makes no news of its own", () => {
   tab.receive({ type: "response.completed", response_id: "r1", seq: 1, finish_reason: "stop" });
   assert.equal(tab.session.hear({ ...told, running: false }), false);
   assert.equal(conversation.updated_at, told.updated_at);
+});
+
+test("a list that is loaded again loses what was deleted meanwhile and keeps what lies behind its first page", async (t) => {
+  const tab = open();
+  const item = (n) => ({ id: `c${n}`, title: `c${n}`, updated_at: new Date(1e12 - n * 1000).toISOString() });
+  tab.session.list = [1, 2, 3, 4, 5].map(item);
+  tab.session.next = "behind 5";
+  let page = { items: [item(1), item(3)], next: "behind 3" };
+  t.mock.method(globalThis, "fetch", async () => ({ ok: true, json: async () => page }));
+  await tab.session.refreshList();
+  assert.deepEqual(tab.session.list.map((entry) => entry.id), ["c1", "c3", "c4", "c5"]);
+  assert.equal(tab.session.next, "behind 5");
+  tab.session.forget("c3"); // while a list with it is on its way
+  await tab.session.refreshList();
+  assert.deepEqual(tab.session.list.map((entry) => entry.id), ["c1", "c4", "c5"]);
+  page = { items: [item(4)], next: null };
+  await tab.session.refreshList();
+  assert.deepEqual(tab.session.list.map((entry) => entry.id), ["c4"]);
+  assert.equal(tab.session.next, null);
 });

@@ -1,0 +1,145 @@
+"""Nothing is lost and nothing shown twice: other devices, no network, a page closed too early, a dead engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+import psutil
+import pytest
+from playwright.sync_api import Browser, BrowserContext, expect
+
+from tests.browser.conftest import DEADLINE_MS, Chat
+from tests.stack import Stack, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.long]
+
+LONG = "Tell me a long story about the sea."
+CUT = "async () => { const { octavo } = await import('#octavo/chat.js'); octavo.connection.socket?.close(); }"
+SEND = """async ([path, method, body]) => {
+  const token = document.querySelector('[name=csrfmiddlewaretoken]').value;
+  const headers = {'Content-Type': 'application/json', 'X-CSRFToken': token};
+  return (await fetch(path, {method, headers, body: body && JSON.stringify(body)})).status;
+}"""
+
+
+def of_api(chat: Chat) -> str:
+    return f"/api/t/{chat.team['slug']}/conversations/{chat.page.url.rpartition('/')[2]}"
+
+
+def test_another_device_of_the_same_person_is_in_step(
+    browser: Browser, context: BrowserContext, product: Stack, picture: Callable[..., None]
+) -> None:
+    """P2, P3: a new chat, its answer, a second question, a stop, another title and a deletion, without any reload."""
+    here = Chat(context.new_page(), product).log_in()
+    phone = browser.new_context(base_url=product.url, viewport={"width": 390, "height": 800}, has_touch=True)
+    phone.set_default_timeout(DEADLINE_MS)
+    there = Chat(phone.new_page(), product).log_in()
+    there.field.wait_for()
+    here.ask("Name a colour, device one.")
+    path = here.page.url.removeprefix(product.url)
+    entry = there.page.locator(f"#conversations a[href='{path}']")
+    expect(entry).to_have_count(1)
+    there.page.get_by_role("button", name="Sidebar").click()
+    entry.click()
+    assert there.wait_for_end() == here.wait_for_end()
+
+    here.ask(LONG)
+    there.page.wait_for_function("() => document.querySelectorAll('.message').length === 4")
+    there.wait_for_text()
+    there.page.get_by_role("button", name="Stop").click()
+    assert here.wait_for_end() == there.wait_for_end()
+    assert (here.status(), there.status()) == ("cancelled", "cancelled")
+    expect(entry.locator(".dot")).to_have_count(0)
+
+    assert here.page.evaluate(SEND, [of_api(here), "PATCH", {"title": "Renamed elsewhere"}]) == 200
+    expect(there.page.locator("#title")).to_have_text("Renamed elsewhere")
+    there.page.reload()
+    assert there.status() == "cancelled", "a stopped answer stays stopped"
+    assert here.page.evaluate(SEND, [of_api(here), "DELETE", None]) == 200
+    expect(there.page.get_by_text("was deleted, in another tab or on another device")).to_be_visible()
+    expect(entry).to_have_count(0)
+    picture(there.page)
+    phone.close()
+
+
+def test_without_a_network_the_page_says_so_at_once_and_a_question_goes_out_later_and_once(
+    chat: Chat, complaints: list[str], picture: Callable[..., None]
+) -> None:
+    """A page that is closed before its question was acknowledged leaves it to the next one of this browser."""
+    page, context = chat.log_in().page, chat.page.context
+    chat.field.wait_for()
+    context.set_offline(True)
+    expect(page.locator("#banner")).to_contain_text("You are offline", timeout=1000)
+    page.evaluate(CUT)
+    field = chat.field
+    field.fill("Name a fruit, offline.")
+    field.press("Enter")
+    expect(page.locator(".message.user .text")).to_have_text("Name a fruit, offline.")
+    expect(chat.answer.locator(".state")).to_contain_text("Sending")
+    picture(page)
+    page.close()
+    context.set_offline(False)
+
+    later = Chat(context.new_page(), chat.product)
+    later.page.goto(f"/t/{chat.team['slug']}/")
+    later.page.wait_for_url("**/c/*")
+    text = later.wait_for_end()
+    expect(later.page.locator(".message.user .text")).to_have_text("Name a fruit, offline.")
+    assert later.stored()["text"] == text
+    again = Chat(context.new_page(), chat.product)
+    again.page.goto(f"/t/{chat.team['slug']}/")
+    again.field.wait_for()
+    expect(again.page.locator("#conversations a", has_text="Name a fruit, offline.")).to_have_count(1)
+    expect(again.page.locator(".message")).to_have_count(0)
+    assert again.field.input_value() == ""
+    complaints.clear()  # Chromium reports each connection that failed
+
+
+def test_a_laptop_that_slept_through_an_answer_shows_all_of_it(chat: Chat, complaints: list[str]) -> None:
+    """The page is frozen and the network gone while the answer is given; then both are back."""
+    page, context = chat.log_in().page, chat.page.context
+    chat.ask(LONG)
+    before = chat.wait_for_text()
+    tools = context.new_cdp_session(page)
+    context.set_offline(True)
+    page.evaluate(CUT)
+    tools.send("Page.setWebLifecycleState", {"state": "frozen"})
+    chat.product.wait_idle()
+    tools.send("Page.setWebLifecycleState", {"state": "active"})
+    context.set_offline(False)
+    text = chat.wait_for_end()
+    assert text.startswith(before)
+    assert text == chat.stored()["text"]
+    expect(page.locator("#banner")).to_be_hidden()
+    complaints.clear()
+
+
+def test_an_engine_that_dies_is_said_and_the_answer_can_be_asked_again(chat: Chat) -> None:
+    """P4: no endless spinner."""
+    page = chat.log_in().page
+    chat.ask(LONG)
+    chat.wait_for_text()
+    os.kill(engine_pid(chat.product), signal.SIGKILL)
+    expect(chat.answer.locator(".notice")).to_be_visible(timeout=DEADLINE_MS)
+    assert chat.status() == "failed"
+    again = page.get_by_role("button", name="Ask again")
+    expect(again).to_be_visible()
+    wait_for(lambda: chat.product.workers(), 60)
+    again.click()
+    chat.wait_for_text()
+    chat.page.keyboard.press("Escape")
+    chat.wait_for_end()
+    assert chat.status() == "cancelled"
+
+
+def engine_pid(product: Stack) -> int:
+    """The process that computes, and not the one that watches over it."""
+    for child in psutil.Process(product.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            words = child.cmdline()
+            if "engine.worker" in words and "ops.child" not in words:
+                return child.pid
+    raise AssertionError("no engine runs")
