@@ -8,7 +8,7 @@ PY := .venv/bin/python
 SIDE_BY_SIDE := -n 2 --dist loadgroup
 export PORT OCTAVO_DATA
 
-.PHONY: help setup setup-dev run test test-all check format bench clean
+.PHONY: help setup setup-dev run test test-all check messages format bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,12 +28,16 @@ test: setup-dev ## The tests, within 12 minutes
 test-all: test ## The tests and the long ones, within 30 minutes
 	$(PY) -m pytest -m long
 
-check: setup-dev ## Format, lint, types, import rules, deploy checks, missing migrations
+check: setup-dev ## Format, lint, types, import rules, deploy checks, missing migrations, catalogues
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
 	$(PY) -m ops.check
+	$(PY) -m ops.messages check
+
+messages: setup-dev ## Collect the pages' words into locale/, for translators
+	$(PY) -m ops.messages
 
 format: setup-dev ## Format the code and mend what ruff can
 	.venv/bin/ruff format .

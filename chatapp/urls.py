@@ -14,7 +14,7 @@ from django.urls import include, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 
-from chatapp import health
+from chatapp import health, languages
 from chatapp.accounts.factors import operator_lacks_factor
 
 
@@ -47,6 +47,7 @@ admin.site.has_permission = may_operate  # type: ignore[method-assign]
 urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
+    path("words/<language>/<digest>.js", languages.words, name="words"),
     path("", include("chatapp.api.urls")),
     path("accounts/", include("chatapp.accounts.urls")),
     path("accounts/", include("chatapp.tenants.account_urls")),
@@ -57,4 +58,5 @@ urlpatterns = [
 ]
 
 handler400 = "chatapp.hygiene.bad_request"
+handler404 = "chatapp.languages.not_found"
 handler429 = "chatapp.accounts.throttle.too_many"

@@ -28,6 +28,7 @@ from typing import Any
 
 from ops import engines
 from ops.child import die_with_parent
+from ops.messages import compile_catalogues
 from ops.setup import CACHE, MODEL_DIR, ROOT, SetupError, convert
 
 READY_TIMEOUT_S = 300.0
@@ -296,6 +297,7 @@ def serve() -> int:
         env = environment(data, run, host, port, served)
         conf = engines.configuration(run, env, served)
         print("* Preparing the database and the demo data", flush=True)
+        compile_catalogues()
         manage(env, "migrate", "--noinput", "--verbosity", "0")
         manage(env, "collectstatic", "--noinput", "--verbosity", "0")
         if env["DJANGO_SETTINGS_MODULE"] == DEMO_SETTINGS:

@@ -173,6 +173,16 @@ def cpu_kernels() -> None:
     step("Building the CPU kernels", CACHE / "kernels.stamp", digest(*sources, platform.processor()), work)
 
 
+def catalogues() -> None:
+    """The pages' words in other languages, as Django reads them."""
+    sources = sorted((ROOT / "locale").rglob("*.po"))
+    stamp = ROOT / "locale" / ".octavo"
+    if not all(path.with_suffix(".mo").exists() for path in sources):
+        stamp.unlink(missing_ok=True)
+    command: list[str | Path] = [PYTHON, "-m", "ops.messages", "compile"]
+    step("Compiling the languages", stamp, digest(*sources), lambda: call(command, "Compiling the languages"))
+
+
 def chromium() -> None:
     """Chromium for the browser tests, where Debian's package manager may be used; elsewhere they are skipped."""
     if shutil.which("chromium") or not shutil.which("apt-get") or os.geteuid() != 0:
@@ -207,6 +217,7 @@ def main() -> int:
         try:
             python_packages(options.dev)
             browser_libraries()
+            catalogues()
             cpu_kernels()
             if options.dev or not os.environ.get("OCTAVO_MODEL"):
                 default_model()

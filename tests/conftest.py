@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ops.messages import compile_catalogues
 from tests.models import make_tool_model
 from tests.stack import Stack, started
 
@@ -18,6 +19,11 @@ from tests.stack import Stack, started
 os.environ["TRITON_INTERPRET"] = "1"
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The languages as they are in the sources now."""
+    compile_catalogues()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,6 +14,8 @@ from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
 from allauth.mfa.totp.forms import ActivateTOTPForm
 from allauth.mfa.webauthn.forms import AddWebAuthnForm
 from django import forms
+from django.conf import settings
+from django.utils.translation import gettext_lazy as _
 
 from chatapp.accounts.models import User
 from chatapp.accounts.text import one_line
@@ -22,9 +24,22 @@ from chatapp.accounts.text import one_line
 class ProfileForm(forms.ModelForm):
     class Meta:
         model = User
-        fields = ("name",)
-        help_texts = {"name": "What your teams see beside what you do."}
+        fields = ("name", "language")
+        labels = {"name": _("Name"), "language": _("Language")}
+        help_texts = {
+            "name": _("What your teams see beside what you do."),
+            "language": _("Of these pages, and of mail to you."),
+        }
         widgets = {"name": forms.TextInput(attrs={"autocomplete": "name"})}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["language"] = forms.ChoiceField(
+            label=self.fields["language"].label,
+            help_text=self.fields["language"].help_text,
+            required=False,
+            choices=[("", _("As your browser asks")), *settings.LANGUAGES],
+        )
 
     def clean_name(self) -> str:
         return one_line(self.cleaned_data["name"])
@@ -46,15 +61,15 @@ class _CodeForm:
 
 
 class SecondFactorForm(_CodeForm, AuthenticateForm):
-    label = "Code of your app, or a recovery code"
+    label = _("Code of your app, or a recovery code")
 
 
 class ConfirmBySecondFactorForm(_CodeForm, ReauthenticateForm):
-    label = "Code of your app, or a recovery code"
+    label = _("Code of your app, or a recovery code")
 
 
 class ActivateAppForm(_CodeForm, ActivateTOTPForm):
-    label = "The code that the app shows now"
+    label = _("The code that the app shows now")
 
 
 class AddPasskeyForm(AddWebAuthnForm):
@@ -63,7 +78,7 @@ class AddPasskeyForm(AddWebAuthnForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["name"].max_length = 100
-        self.fields["name"].help_text = "To tell it from others: the device, or where it is kept."
+        self.fields["name"].help_text = _("To tell it from others: the device, or where it is kept.")
         self.fields["passwordless"].widget = forms.HiddenInput()
         self.fields["passwordless"].initial = True
         self.fields["name"].widget.attrs["maxlength"] = 100
@@ -74,7 +89,7 @@ class AddPasskeyForm(AddWebAuthnForm):
 
 class WorkAddressForm(forms.Form):
     email = forms.EmailField(
-        label="Your address at work",
+        label=_("Your address at work"),
         max_length=254,
         widget=forms.EmailInput(attrs={"autocomplete": "email", "autofocus": True}),
     )
@@ -83,7 +98,7 @@ class WorkAddressForm(forms.Form):
 class _Relabelled:
     """allauth's form with our labels."""
 
-    labels: ClassVar[dict[str, str]] = {"password1": "New password", "password2": "New password again"}
+    labels: ClassVar[dict[str, Any]] = {"password1": _("New password"), "password2": _("New password again")}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -92,7 +107,7 @@ class _Relabelled:
 
 
 class NewPasswordForm(_Relabelled, ChangePasswordForm):
-    labels: ClassVar[dict[str, str]] = {**_Relabelled.labels, "oldpassword": "Current password"}
+    labels: ClassVar[dict[str, Any]] = {**_Relabelled.labels, "oldpassword": _("Current password")}
 
 
 class FirstPasswordForm(_Relabelled, SetPasswordForm):
@@ -104,4 +119,4 @@ class ForgottenPasswordForm(_Relabelled, ResetPasswordKeyForm):
 
 
 class NewAddressForm(_Relabelled, AddEmailForm):
-    labels: ClassVar[dict[str, str]] = {"email": "New address"}
+    labels: ClassVar[dict[str, Any]] = {"email": _("New address")}

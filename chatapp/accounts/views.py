@@ -1,4 +1,4 @@
-"""The account's own page, and the list of where one is logged in. The rest of /accounts/ is allauth's."""
+"""The account's own page, its language, and the list of where one is logged in. The rest of /accounts/ is allauth's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils import translation
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
+from chatapp import languages
 from chatapp.accounts import sessions
 from chatapp.accounts.forms import ProfileForm
 from chatapp.accounts.models import User
@@ -29,8 +34,13 @@ def profile(request: HttpRequest) -> HttpResponse:
     form = ProfileForm(request.POST or None, instance=User.objects.get(pk=user.pk))
     if request.method == "POST" and form.is_valid():
         form.save()
-        messages.success(request, "Your name is changed.")
-        return redirect("account")
+        code = form.instance.language
+        with translation.override(code or languages.of_browser(request)):
+            messages.success(request, _("Your changes are saved."))
+        response = redirect("account")
+        if "language" in form.changed_data:
+            languages.remember(response, code)
+        return response
     factors = list(Authenticator.objects.filter(user=user))
     context = {
         "form": form,
@@ -43,6 +53,19 @@ def profile(request: HttpRequest) -> HttpResponse:
         "mail": mail_is_set_up(),
     }
     return render(request, "account/profile.html", context, status=400 if form.errors else 200)
+
+
+@require_POST
+def language(request: HttpRequest) -> HttpResponse:
+    """`language`: a code of settings.LANGUAGES, or "" for what the browser asks for. Kept in this browser, and with the
+    account of who is logged in. Leads back to `next`."""
+    code = languages.known(request.POST.get("language", ""))
+    if isinstance(request.user, User) and request.user.language != code:
+        User.objects.filter(pk=request.user.pk).update(language=code)
+    back = request.POST.get("next", "")
+    response = redirect(back if url_has_allowed_host_and_scheme(back, {request.get_host()}) else "/")
+    languages.remember(response, code)
+    return response
 
 
 @never_cache
@@ -61,7 +84,8 @@ def session_revoke(request: HttpRequest) -> HttpResponse:
     chosen = request.POST.get("session", "")
     if chosen == "others":
         count = sessions.revoke_others(user=request.user, keep=here, request=request)
-        messages.success(request, f"{count} other session{'s' if count != 1 else ''} ended.")
+        said = ngettext("%(n)s other session ended.", "%(n)s other sessions ended.", count)
+        messages.success(request, said % {"n": count})
         return redirect("usersessions_list")
     try:
         # Ids are small numbers; a longer one the database could not even compare.
@@ -73,5 +97,5 @@ def session_revoke(request: HttpRequest) -> HttpResponse:
     except NotFound as refusal:
         messages.error(request, refusal.message)
     else:
-        messages.success(request, "The session is ended. Whoever used it has to log in again.")
+        messages.success(request, _("The session is ended. Whoever used it has to log in again."))
     return redirect("usersessions_list")

@@ -124,6 +124,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "chatapp.languages.LanguageMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
@@ -232,6 +233,12 @@ ACCOUNT_REAUTHENTICATION_METHODS = ["password", "mfa", "code"]
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
+# Each under its own name, since whoever looks for it may read no other.
+LANGUAGES = [("en", "English"), ("de", "Deutsch"), ("es", "Español"), ("zh-hans", "简体中文")]
+LOCALE_PATHS = [ROOT / "locale"]
+FORMAT_MODULE_PATH = ["chatapp.formats"]
+LANGUAGE_COOKIE_NAME = "octavo-language"
+LANGUAGE_COOKIE_SECURE = False
 TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = True
