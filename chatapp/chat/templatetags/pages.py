@@ -60,6 +60,7 @@ def preload_modules(module: str) -> SafeString:
     )
 
 
+@register.simple_tag
 def words_script() -> SafeString:
     """The scripts' words in the page's language, run before the modules, which come later; English needs none."""
     language = get_language() or SOURCE
