@@ -394,6 +394,7 @@ class Bus:
         usage = protocol.Usage(
             prompt_tokens=started.prompt_tokens if started else 0,
             cached_tokens=started.cached_tokens if started else 0,
+            shared_tokens=started.shared_tokens if started else 0,
             completion_tokens=sum(len(part.token_ids) for e in events if isinstance(e, Delta) for part in e.parts),
         )
         event = protocol.Failed(seq=taken.seq + 1, code="engine_died", message=ENGINE_DIED, retryable=True, usage=usage)

@@ -116,14 +116,17 @@ class StopSearch:
 
 
 class Detokenizer:
-    """The text of one choice. `min_tokens`: stop strings that begin before so many tokens do not count."""
+    """The text of one choice. `min_tokens`: stop strings that begin before so many tokens do not count; `continues`: it
+    goes on with a text, so a space that it begins with is meant."""
 
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, stops: Sequence[str] = (), min_tokens: int = 0, *, continues: bool = False
+    ) -> None:
         self._vocabulary = vocabulary
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._search = StopSearch(stops)
         self._unsearched = min_tokens - 1
-        self._strip = vocabulary.strips_first_space
+        self._strip = vocabulary.strips_first_space and not continues
 
     def push(self, token_id: int) -> tuple[str, bool]:
         """The text to show after one more token, and whether it completed a stop string."""

@@ -173,6 +173,7 @@ class LLMEngine:
         grammar: CompiledGrammar | None = None,
         calls: CallReading | None = None,
         param: str = "messages",
+        continues: bool = False,
     ) -> None:
         """Queue a request. Raises RequestRefused when it could never run or its id is in use.
 
@@ -180,7 +181,8 @@ class LLMEngine:
         without any, they are shared within the tenant. `weight` is the tenant's share relative to others, `kv_share`
         the part of the pool that what it runs may use; both are the tenant's from now on. `max_prompt_tokens`: refuse
         a longer prompt. `grammar`: instead of what `params` name; `calls`: how the answers call functions. `param`: the
-        caller's word for where the prompt came from, for refusals.
+        caller's word for where the prompt came from, for refusals. `continues`: the prompt ends with the beginning of
+        the answer.
         """
         tokens = len(prompt_token_ids)
         if request_id in self._live:
@@ -217,7 +219,7 @@ class LLMEngine:
                 arrival=next(self._arrivals),
                 max_total=longest if params.max_tokens is None else min(longest, tokens + params.max_tokens),
                 stop_ids=stop_ids,
-                detokenizer=self._detokenizer(params, calls, parser),
+                detokenizer=self._detokenizer(params, calls, parser, continues),
                 grammar=None if grammar is None else grammar.start(),
                 calls=parser,
             )
@@ -229,12 +231,12 @@ class LLMEngine:
         self._live[request_id] = choices
 
     def _detokenizer(
-        self, params: SamplingParams, calls: CallReading | None, parser: CallParser | None
+        self, params: SamplingParams, calls: CallReading | None, parser: CallParser | None, continues: bool
     ) -> Detokenizer | None:
         if self.vocabulary is None:
             return None
         if calls is None or parser is None:
-            return Detokenizer(self.vocabulary, params.stop, params.min_tokens)
+            return Detokenizer(self.vocabulary, params.stop, params.min_tokens, continues=continues)
         marks = {mark: self.tokenizer.control_id(mark) for mark in calls.form.marks}
         shown = ShowingVocabulary(self.vocabulary, {token: mark for mark, token in marks.items() if token is not None})
         return ReadDetokenizer(shown, params.stop, params.min_tokens, parser)

@@ -226,6 +226,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """required: an answer calls at least one of `tools`; function: it calls `tool_name`, and nothing else."""
     tool_name: str = ""
     parallel_tool_calls: bool = True
+    continues: bool = False
+    """The last of `messages` is the beginning of the answer, which goes on right there: no turn ends behind it."""
     prompt: str = ""
     """What the prompt is called that `prompt_version` is a version of; empty: the tenant's only one."""
     prompt_version: str = ""
@@ -314,8 +316,11 @@ def count_hint(request_id: str) -> dict[str, str]:
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """`shared_tokens`: those of the cached ones that are of a text which more than this conversation or key shares."""
+
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    shared_tokens: int = 0
     completion_tokens: int = 0
 
 
@@ -377,8 +382,11 @@ class Claimed(Event, frozen=True, tag="claimed"):
 
 
 class Started(Event, frozen=True, tag="started"):
+    """The counts are those of Usage."""
+
     prompt_tokens: int
     cached_tokens: int
+    shared_tokens: int = 0
 
 
 class Delta(Event, frozen=True, tag="delta"):

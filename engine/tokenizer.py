@@ -125,9 +125,19 @@ class Tokenizer:
         return form_of(self._template.with_tools) if known else None
 
     def render_chat(
-        self, system: Sequence[SystemText], messages: Sequence[ChatMessage], salt: str, tools: Sequence[Tool] = ()
+        self,
+        system: Sequence[SystemText],
+        messages: Sequence[ChatMessage],
+        salt: str,
+        tools: Sequence[Tool] = (),
+        *,
+        begun: str = "",
     ) -> tuple[list[int], list[Region]]:
         """The prompt for an answer to `messages`, and the salt of each of its parts.
+
+        `begun`: an answer so far, with which the prompt ends. Its tokens stand behind those of the prompt that it was
+        given to, as the model put them there, so no template can trim or rewrite it, and its KV is found again. (What
+        transformers calls continue_final_message cuts the rendered text instead, which a template may have changed.)
 
         The system texts, and behind them the contents of messages of the role system (their salt is `salt`), become one
         system message, joined by blank lines; blank ones are left out. A token up to the end of system text i has that
@@ -161,6 +171,7 @@ class Tokenizer:
         rendered = self._template.render(chat, tools_for(tools, guarded) or None)
         pieces = list(self._encode_rendered(rendered, marker))
         ends = self._system_ends(parts, rendered, joined, marker, bool(tools)) if parts else []
+        pieces += self._encode_plain(well_formed(begun), pieces[-1].end if pieces else 0)
         return [piece.token for piece in pieces], _regions(pieces, parts, ends, salt)
 
     def _system_ends(

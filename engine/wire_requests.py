@@ -7,6 +7,8 @@ and the choices that OpenAI's API leaves to a server:
   its own beginning. All of it has the request's salt, as has a prompt in token ids.
 - With `tool_choice` none the tools are left out of the prompt: "the model will not call any tool" is then true, no
   answer need be read for calls, and a model without tools can serve it. (vLLM's option exclude-tools-when-none.)
+- An answer that goes on where it was (`continues`) keeps to no form and calls nothing: what it has said already was not
+  held to either, as far as anybody here can tell.
 - A call that is forced, and one of a tool that is `strict`, keeps to its schema. Where only the former is so and the
   schema cannot be enforced in full, its arguments are any JSON object.
 
@@ -52,6 +54,8 @@ def check(tokenizer: Tokenizer, request: Request) -> None:
         if tools or forced:
             _refuse("A raw prompt has no tools; send messages, or leave the tools out.", "tools")
         return
+    if request.continues:
+        _check_continuation(request)
     spoken = any(message.tool_calls or message.role == "tool" for message in request.messages)
     if (tools or spoken) and tokenizer.call_form is None:
         raise RequestRefused(
@@ -79,6 +83,18 @@ def check(tokenizer: Tokenizer, request: Request) -> None:
             check_schema(tool)
         except GrammarError as error:
             _refuse(str(error), "tools")
+
+
+def _check_continuation(request: Request) -> None:
+    last = request.messages[-1] if request.messages else None
+    if last is None or last.role != "assistant" or not last.content or last.tool_calls:
+        _refuse("Only an answer that has a text can be gone on with, as the last of the messages.", "messages")
+    if tools_of(request) or request.params.grammar is not None:
+        _refuse(
+            "An answer that goes on where it was can neither call tools nor keep to a form; leave tools and "
+            "response_format out.",
+            "tools" if request.tools else "response_format",
+        )
 
 
 def _refuse(message: str, param: str) -> None:
@@ -139,7 +155,15 @@ def rendered(tokenizer: Tokenizer, request: Request) -> tuple[list[int], list[Re
             else tokenizer.encode(request.text or "", special=True)
         )
         return ids, [Region(len(ids), request.salt)]
-    return tokenizer.render_chat(request.system, request.messages, request.salt, tools_of(request))
+    if not request.continues:
+        return tokenizer.render_chat(request.system, request.messages, request.salt, tools_of(request))
+    *before, answer = request.messages
+    return tokenizer.render_chat(request.system, before, request.salt, begun=answer.content)
+
+
+def shared_tokens(request: Request, regions: list[Region]) -> int:
+    """How many tokens at the prompt's head have a salt that more than this conversation or key knows."""
+    return max((region.end for region in regions if region.salt != request.salt), default=0)
 
 
 def reading(form: CallForm | None, request: Request) -> CallReading | None:

@@ -72,7 +72,7 @@ class Run:
 
     __slots__ = (
         "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "left", "outputs", "parts", "prompt",
-        "reason", "request", "seq", "several", "taken_at", "waited_s",
+        "reason", "request", "seq", "several", "shared", "taken_at", "waited_s",
     )  # fmt: skip
 
     def __init__(self, taken: Taken) -> None:
@@ -85,7 +85,7 @@ class Run:
         self.deadline: float | None = None
         self.first_at: float | None = None
         self.last_at = self.taken_at
-        self.prompt = self.cached = 0
+        self.prompt = self.cached = self.shared = 0  # tokens; `shared`: of what others share, whether cached or not
         self.outputs: dict[int, int] = {}  # choice -> its tokens
         self.several = False  # choices
         self.left = 0  # of them that have not ended
@@ -101,7 +101,12 @@ class Run:
     @property
     def usage(self) -> Usage:
         tokens = sum(self.outputs.values())
-        return Usage(prompt_tokens=self.prompt, cached_tokens=self.cached, completion_tokens=tokens)
+        return Usage(
+            prompt_tokens=self.prompt,
+            cached_tokens=self.cached,
+            shared_tokens=min(self.cached, self.shared),
+            completion_tokens=tokens,
+        )
 
     @property
     def timing(self) -> Timing:
@@ -358,6 +363,7 @@ class Worker:
             elapsed = time.monotonic() - run.taken_at
             run.deadline = time.monotonic() + (request.deadline_ms - prompt.taken.now_ms) / 1000 - elapsed
         run.request = request
+        run.shared = wire_requests.shared_tokens(request, prompt.regions)
         if request.tenant in self._forgotten:
             self._end(run, protocol.Cancelled())
             return
@@ -379,6 +385,7 @@ class Worker:
                 grammar=prompt.grammar,
                 calls=wire_requests.reading(self._tools, request),
                 param=wire_requests.prompt_param(request),
+                continues=request.continues,
             )
         except RequestRefused as refused:
             log.info("request.refused", generation=run.id, code=refused.code)
@@ -462,9 +469,10 @@ class Worker:
         run.outputs[output.index] = output.completion_tokens
         if output.started is not None:
             prompt, cached = output.started
-            self._say(
-                run, Started(seq=run.seq, prompt_tokens=prompt, cached_tokens=cached), PROMPT_COST * (prompt - cached)
+            started = Started(
+                seq=run.seq, prompt_tokens=prompt, cached_tokens=cached, shared_tokens=min(cached, run.shared)
             )
+            self._say(run, started, PROMPT_COST * (prompt - cached))
         if output.new_token_ids or output.text or output.tool_calls:
             run.last_at = time.monotonic()
             if run.first_at is None:

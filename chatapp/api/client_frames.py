@@ -81,24 +81,42 @@ class ClientFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 class Create(ClientFrame, frozen=True, kw_only=True, tag="response.create"):
     """Ask. A text goes to a conversation, which the server keeps; a list of messages stands alone, and nothing of it
-    is kept but what it used.
+    is kept but what it used. A conversation is a tree in which nothing is overwritten: a question that names the
+    parent_id of another is that one, edited; question_id and continue_id stand in the place of an input.
     """
 
     input: Annotated[
-        str | list[InputMessage],
+        str | list[InputMessage] | None,
         Meta(
             description="A text: the next message of a conversation, or the first one of a new one. A list of"
             " messages: a stateless call. System messages in it are your own instructions, behind your team's; the"
             " key needs the scope for them. Stateless calls are for /ws/v1 only."
         ),
-    ]
+    ] = None
     stream_id: StreamId | None = None
     conversation_id: Annotated[
         str | None, Meta(description="The conversation to go on with. Without it a new one begins.")
     ] = None
     parent_id: Annotated[
         str | None,
-        Meta(description="The message that this one follows, to branch off there. Without it: the newest."),
+        Meta(
+            description="The message that this one follows, to branch off there. Without it: the newest. `root`: none,"
+            " so that it stands beside the conversation's first."
+        ),
+    ] = None
+    question_id: Annotated[
+        str | None,
+        Meta(
+            description="Instead of an input: a question of the conversation, to be answered once more beside the"
+            " answers that it has."
+        ),
+    ] = None
+    continue_id: Annotated[
+        str | None,
+        Meta(
+            description="Instead of an input: an answer of the conversation that was cut at its limit, stopped or"
+            " broken off, to go on right where it ends. The rest becomes a message behind it; read them as one."
+        ),
     ] = None
     assistant_id: Annotated[
         str | None, Meta(description="Who answers in a new conversation or a stateless call; else the team's default.")

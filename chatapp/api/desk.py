@@ -122,6 +122,8 @@ class Desk:
                 place.leave()
 
     async def _asked(self, frame: frames.Create) -> tuple[Generation, bool]:
+        if frame.question_id is not None or frame.continue_id is not None:
+            return await in_thread(_again, self.access, frame), False
         if not isinstance(frame.input, str):
             return await self._stateless(frame), True
         if frame.draft_id is not None:
@@ -144,6 +146,7 @@ class Desk:
         return generation, False
 
     async def _stateless(self, frame: frames.Create) -> Generation:
+        assert frame.input is not None
         assert not isinstance(frame.input, str)
         if not self._stateless_allowed and frame.draft_id is None:
             raise BadInput("input must be a text here.", param="input")
@@ -286,6 +289,28 @@ class Desk:
                 if now and now != position:
                     self._put(frames.Queued(response_id=key, position=now, stream_id=narrator.stream_id), key)
                 position = now
+
+
+def _again(access: Access, frame: frames.Create) -> Generation:
+    """An answer that brings no new question: another one, or the rest of one."""
+    kind = "question_id" if frame.question_id is not None else "continue_id"
+    others = ("input", "parent_id", "assistant_id", "draft_id", "tools", "tool_choice", "file_ids")
+    if frame.question_id is not None and frame.continue_id is not None:
+        raise BadInput("Either a question is answered again or an answer goes on.", param="continue_id")
+    for name in others:
+        if getattr(frame, name):
+            raise BadInput(f"{kind} brings no {name} with it; leave it out.", param=name)
+    if frame.conversation_id is None:
+        raise BadInput(f"{kind} needs the conversation_id that it belongs to.", param="conversation_id")
+    given: dict[str, Any] = {
+        "conversation_id": frame.conversation_id,
+        kind: frame.question_id or frame.continue_id,
+        "params": frame.params,
+        "model": frame.model,
+        "idempotency_key": frame.idempotency_key,
+    }
+    service = services.answer_again if frame.question_id is not None else services.go_on
+    return service(access=access, **given)
 
 
 def _message(given: frames.InputMessage) -> dict[str, Any]:

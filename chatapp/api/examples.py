@@ -46,6 +46,23 @@ CLIENT: dict[str, list[tuple[str, dict[str, Any]]]] = {
             },
         ),
         (
+            "Edit its first question: the two stand side by side",
+            {
+                "type": "response.create",
+                "conversation_id": CONVERSATION,
+                "parent_id": "root",
+                "input": "What is a prefix cache, in one sentence?",
+            },
+        ),
+        (
+            "Have a question answered once more",
+            {"type": "response.create", "conversation_id": CONVERSATION, "question_id": QUESTION},
+        ),
+        (
+            "Go on with an answer that was cut",
+            {"type": "response.create", "conversation_id": CONVERSATION, "continue_id": ANSWER},
+        ),
+        (
             "A stateless call with a tool",
             {
                 "type": "response.create",

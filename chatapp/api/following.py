@@ -69,7 +69,12 @@ def told_by_database(generation: Generation, after: int) -> list[protocol.AnyEve
     last = generation.last_seq
     if after < 0:
         found.append(
-            protocol.Started(seq=0, prompt_tokens=generation.prompt_tokens, cached_tokens=generation.cached_tokens)
+            protocol.Started(
+                seq=0,
+                prompt_tokens=generation.prompt_tokens,
+                cached_tokens=generation.cached_tokens,
+                shared_tokens=generation.shared_tokens,
+            )
         )
     if last > 0 and after < last:
         if generation.message is None:
@@ -78,6 +83,7 @@ def told_by_database(generation: Generation, after: int) -> list[protocol.AnyEve
     usage = protocol.Usage(
         prompt_tokens=generation.prompt_tokens,
         cached_tokens=generation.cached_tokens,
+        shared_tokens=generation.shared_tokens,
         completion_tokens=generation.completion_tokens,
     )
     timing = protocol.Timing(**generation.timing) if generation.timing else None

@@ -100,6 +100,7 @@ class Narrator:
                     response_id=self.response_id,
                     prompt_tokens=event.prompt_tokens,
                     cached_tokens=event.cached_tokens,
+                    shared_tokens=event.shared_tokens,
                     stream_id=self.stream_id,
                     conversation_id=self.conversation_id,
                 ),

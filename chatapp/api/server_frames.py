@@ -77,7 +77,10 @@ class Queued(ServerFrame, frozen=True, kw_only=True, tag="response.queued"):
     stream_id: Lane = None
     conversation_id: Annotated[str | None, Meta(description="The conversation, where it is in one.")] = None
     message_id: Annotated[str | None, Meta(description="The message that the answer will be.")] = None
-    parent_id: Annotated[str | None, Meta(description="The message that the question has become.")] = None
+    parent_id: Annotated[
+        str | None,
+        Meta(description="The message before the answer: what the question has become, or the answer that goes on."),
+    ] = None
     model: Annotated[str | None, Meta(description="The model that answers.")] = None
 
 
@@ -87,6 +90,9 @@ class Created(ServerFrame, frozen=True, kw_only=True, tag="response.created"):
     response_id: ResponseId
     prompt_tokens: Annotated[int, Meta(description="All of the prompt, your team's instructions included.")]
     cached_tokens: Annotated[int, Meta(description="Those of them that did not have to be computed.")]
+    shared_tokens: Annotated[
+        int, Meta(description="Those of the cached ones that your team's chats share: its instructions.")
+    ] = 0
     stream_id: Lane = None
     conversation_id: str | None = None
 

@@ -103,6 +103,8 @@ def context_of(limits: Limits, model: str) -> int | None:
 def _before(conversation: Conversation, parent_id: object) -> int:
     """What the branch takes that the question goes on with, as the engine has counted it for its last answer."""
     answers = Generation.objects.filter(conversation=conversation, prompt_tokens__gt=0)
+    if parent_id == selectors.ROOT:
+        return 0
     if parent_id is not None:
         answers = answers.filter(message=parse_id(parent_id))
     last = answers.order_by("created_at").last()

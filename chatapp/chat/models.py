@@ -150,6 +150,8 @@ class Generation(TenantOwned):
     ended_at = models.DateTimeField(null=True, blank=True)
     prompt_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
+    # Those of the cached ones that others of the team share: its published instructions.
+    shared_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
     timing = models.JSONField(default=dict, blank=True)
     finish_reason = models.CharField(max_length=20, blank=True)
@@ -162,6 +164,8 @@ class Generation(TenantOwned):
     standings: tuple[Standing, ...] | None = None
     # An earlier request with the same idempotency key began it; not stored.
     repeated = False
+    # The messages that were written with it, and go with it if it is undone; not stored.
+    added: tuple[Message, ...] = ()
 
     class Meta:
         indexes = [

@@ -103,6 +103,7 @@ def _usage(generation: Generation) -> dict[str, int]:
     return {
         "prompt_tokens": generation.prompt_tokens,
         "cached_tokens": generation.cached_tokens,
+        "shared_tokens": generation.shared_tokens,
         "completion_tokens": generation.completion_tokens,
     }
 

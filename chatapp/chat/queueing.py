@@ -181,13 +181,10 @@ def mark_queued(generation: Generation) -> None:
 def _undo(generations: Sequence[Generation], *, charged: bool = True) -> None:
     """As if it had never been asked: the caller still has the text and is told to try again."""
     for generation in generations:
-        answer, conversation = generation.message, generation.conversation
+        conversation = generation.conversation
         budget.settle(generation.pk, tokens=0, charged=charged)
         generation.delete()
-        if answer is not None and conversation is not None:
-            question = answer.parent
-            answer.delete()
-            if question is not None:
-                question.delete()
-            if not conversation.messages.exists():
-                conversation.delete()
+        for message in reversed(generation.added):
+            message.delete()
+        if conversation is not None and not conversation.messages.exists():
+            conversation.delete()

@@ -56,6 +56,7 @@ class Answer:
     text: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    shared_tokens: int = 0
     completion_tokens: int = 0
     last_seq: int = 0
     terminal: Terminal | None = None
@@ -71,6 +72,7 @@ def rebuild(events: list[AnyEvent]) -> Answer:
         text=found.choice().text.replace("\0", ""),  # PostgreSQL refuses U+0000
         prompt_tokens=found.prompt_tokens,
         cached_tokens=found.cached_tokens,
+        shared_tokens=found.shared_tokens,
         completion_tokens=found.completion_tokens,
         last_seq=found.last_seq,
         terminal=end,
@@ -106,6 +108,7 @@ def write(generation: Generation, answer: Answer, state: State) -> bool:
     row.state = state
     row.ended_at = timezone.now()
     row.prompt_tokens, row.cached_tokens = answer.prompt_tokens, answer.cached_tokens
+    row.shared_tokens = answer.shared_tokens
     row.completion_tokens, row.last_seq, row.timing = answer.completion_tokens, answer.last_seq, answer.timing
     row.request = None
     if end is not None:

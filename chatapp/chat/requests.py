@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatapp.chat.instructions import Instructions
-from chatapp.chat.models import Generation, Message, MessageStatus
+from chatapp.chat.models import Generation, Message, MessageRole, MessageStatus
 from chatapp.chat.params import sampling_params
 from chatapp.chat.tools import Toolbox
 from chatapp.errors import BadInput, NotFound
@@ -24,6 +24,8 @@ from chatapp.tenants.access import Access
 from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
 
 NO_TOOLS = Toolbox()
+# Half a character, where a text was cut inside one.
+HALF = "\ufffd"
 
 
 def model_of(access: Access, wanted: str | None) -> str:
@@ -52,21 +54,34 @@ def digest_of(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def history_of(question: Message) -> list[ChatMessage]:
-    """The branch that ends in `question`, oldest first; answers that failed or have no text are left out. Files stand
-    in front of the text of the message that they came with."""
-    by_id = {message.pk: message for message in question.conversation.messages.all()}
+def history_of(last: Message) -> list[ChatMessage]:
+    """The branch that ends in `last`, a question or an answer that is to go on, oldest first. Files stand in front of
+    the text of the message that they came with.
+
+    Answers that failed or have no text are left out, unless they were gone on with: an answer and what goes on with it
+    are one message.
+    """
+    by_id = {message.pk: message for message in last.conversation.messages.all()}
     chain: list[Message] = []
-    message: Message | None = question
+    message: Message | None = last
+    goes_on = True  # the message behind this one is an answer too
     while message is not None:
-        if message.text and message.status in (MessageStatus.DONE, MessageStatus.STOPPED):
+        is_answer = message.role == MessageRole.ASSISTANT
+        kept = message.status in (MessageStatus.DONE, MessageStatus.STOPPED) or (is_answer and goes_on)
+        if message.text and kept:
             chain.append(message)
+        goes_on = is_answer
         message = by_id.get(message.parent_id) if message.parent_id else None
     blocks = prompt_blocks([message.pk for message in chain])
     history: list[ChatMessage] = []
     for message in reversed(chain):
         role: Any = message.role
-        history.append(ChatMessage(role, with_question(blocks.get(message.pk, []), message.text)))
+        text = with_question(blocks.get(message.pk, []), message.text)
+        if role == MessageRole.ASSISTANT and history and history[-1].role == role:
+            text = history.pop().content.rstrip(HALF) + text
+        history.append(ChatMessage(role, text))
+    if last.role == MessageRole.ASSISTANT:
+        history[-1] = ChatMessage("assistant", history[-1].content.rstrip(HALF))
     return history
 
 
@@ -87,6 +102,7 @@ def wire_request(
     own: str = "",
     leased: bool = False,
     tools: Toolbox = NO_TOOLS,
+    continues: bool = False,
 ) -> Request:
     system = list(given.system)
     if own:
@@ -102,6 +118,7 @@ def wire_request(
         tool_choice=tools.choice,
         tool_name=tools.name,
         parallel_tool_calls=tools.parallel,
+        continues=continues,
         prompt=given.name,
         prompt_version=str(given.version.pk) if given.version is not None else "",
         params=sampling,

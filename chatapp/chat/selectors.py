@@ -19,6 +19,8 @@ from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
 
 LONGEST_PAGE = 100
+# In the place of a message's id: none, it stands at the root.
+ROOT = "root"
 MOST_WORDS = 8
 Row = TypeVar("Row", bound=Model)
 

@@ -1,15 +1,16 @@
 """What starts and stops answers.
 
-An answer begins in one transaction: question, empty answer and Generation (accepted). Then it is queued in Redis, which
-is idempotent, and the row is marked. Whatever dies in between, the reaper finishes. The tenant, the salts and the
-limits come from the Access, never from the caller's data.
+An answer begins in one transaction: a question where it is a new one, an empty answer and Generation (accepted); where
+in the tree they stand is placing's. Then it is queued in Redis, which is idempotent, and the row is marked. Whatever
+dies in between, the reaper finishes. The tenant, the salts and the limits come from the Access, never from the caller's
+data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import redis.exceptions
@@ -17,7 +18,7 @@ import structlog
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from chatapp.chat import attachments, recorder, selectors
+from chatapp.chat import attachments, placing, recorder, selectors
 from chatapp.chat.instructions import of_conversation
 from chatapp.chat.models import (
     UNFINISHED,
@@ -27,16 +28,16 @@ from chatapp.chat.models import (
     MessageRole,
     MessageStatus,
 )
+from chatapp.chat.placing import Placing
 from chatapp.chat.queueing import accepted, known, new_generation, queue_all, reserved, says_length
 from chatapp.chat.requests import derived_salt, digest_of, hides_prompt, history_of, model_of, sampling_of, wire_request
 from chatapp.chat.stateless import CHAT_DEFAULTS, complete, complete_all
-from chatapp.chat.text import clean, title
-from chatapp.errors import BadInput, Conflict, NotFound, Unavailable
-from chatapp.files.models import StoredFile, parse_file_id
-from chatapp.ids import parse_id
+from chatapp.chat.text import clean
+from chatapp.errors import BadInput, Unavailable
+from chatapp.files.models import parse_file_id
 from chatapp.limits.admission import Admission
 from chatapp.limits.selectors import limits_of
-from chatapp.prompts import selectors as prompts
+from chatapp.limits.values import Limits
 from chatapp.streaming import cancel as streaming_cancel
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
@@ -45,7 +46,7 @@ from engine.protocol import SamplingParams
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["ask", "cancel", "complete", "complete_all"]
+__all__ = ["answer_again", "ask", "cancel", "complete", "complete_all", "go_on"]
 
 CHAT_LENGTH = 1024
 
@@ -62,8 +63,9 @@ def ask(
     idempotency_key: str | None = None,
     file_ids: Sequence[Any] = (),
 ) -> Generation:
-    """A new message in a conversation (a new one when None) and its answer. `parent_id`: the message that it follows;
-    `assistant_id`: who is to answer in a new one (None: the team's default).
+    """A new message in a conversation (a new one when None) and its answer. `parent_id`: the message that it follows
+    (None: the newest; selectors.ROOT: none, it stands beside the first); `assistant_id`: who is to answer in a new one
+    (None: the team's default).
 
     `model` is what answers from here on in this conversation; None: the one that did before. `file_ids`: files of the
     asker, whose texts stand in front of the message's.
@@ -73,13 +75,8 @@ def ask(
     """
     access.require(Permission.CHAT)
     text = clean(text, param="input")
-    limits = limits_of(access)
-    sampling = sampling_of(limits, params, {**CHAT_DEFAULTS, "max_tokens": min(CHAT_LENGTH, limits.output_tokens)})
-    if sampling.n != 1:
-        raise BadInput("A conversation goes on with one answer; n must be 1.", param="n")
-    hides_prompt(sampling)
-    name = None if model is None else model_of(access, model)
-    chosen = [str(choice) for choice in (assistant_id, name) if choice is not None]
+    wanted = _wanted(access, params, model, idempotency_key)
+    chosen = [str(choice) for choice in (assistant_id, wanted.model) if choice is not None]
     chosen += [str(parse_file_id(file_id)) for file_id in file_ids]
     digest = digest_of(text, str(conversation_id), str(parent_id), params, *chosen)
     found = known(access, idempotency_key, digest)
@@ -93,24 +90,51 @@ def ask(
         _settle(selectors.conversation(access, conversation_id))
     files = attachments.chosen(access, file_ids)
     attachments.check_room(
-        access, limits, files, text, model=name, conversation_id=conversation_id, parent_id=parent_id
+        access, wanted.limits, files, text, model=wanted.model, conversation_id=conversation_id, parent_id=parent_id
     )  # fmt: skip
-    question = Question(
-        text, conversation_id, parent_id, assistant_id, name, sampling, says_length(params), idempotency_key, digest,
-        files,
+    if conversation_id is None:
+        place = placing.in_new_conversation(text, files, assistant_id=assistant_id, model=wanted.model)
+    else:
+        place = placing.under(text, files, conversation_id=conversation_id, parent_id=parent_id)
+    return _answer(access, wanted, place, digest)
+
+
+def answer_again(
+    *,
+    access: Access,
+    conversation_id: object,
+    question_id: object,
+    params: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    idempotency_key: str | None = None,
+) -> Generation:
+    """Another answer to a question that is there, with its files; the ones that it has stay. Raises as `ask`."""
+    return _answer_in(
+        access, "again", conversation_id, question_id, _wanted(access, params, model, idempotency_key), params,
+        placing.beside(conversation_id=conversation_id, question_id=question_id),
     )  # fmt: skip
-    admission = Admission(access, limits)
-    admission.enter()
-    try:
-        generation = accepted(access, lambda: _ask(admission, question))
-    except IntegrityError:
-        again = known(access, idempotency_key, digest)  # a twin of this request was a moment faster
-        admission.leave()
-        if again is not None:
-            return again
-        raise _busy() from None
-    queue_all([generation], admission)
-    return generation
+
+
+def go_on(
+    *,
+    access: Access,
+    conversation_id: object,
+    continue_id: object,
+    params: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    idempotency_key: str | None = None,
+) -> Generation:
+    """The rest of an answer that was cut at its limit, stopped, or broken off: a message of its own behind it, whose
+    text goes on right where that one's ends. Raises as `ask`."""
+    wanted = _wanted(access, params, model, idempotency_key)
+    if wanted.sampling.grammar is not None:
+        raise BadInput(
+            "An answer that goes on where it was cannot keep to a form; leave the form out.", param="response_format"
+        )
+    return _answer_in(
+        access, "go on", conversation_id, continue_id, wanted, params,
+        placing.behind(conversation_id=conversation_id, continue_id=continue_id),
+    )  # fmt: skip
 
 
 def cancel(*, access: Access, generation_id: object) -> str:
@@ -130,12 +154,56 @@ def cancel(*, access: Access, generation_id: object) -> str:
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
-def _busy() -> Conflict:
-    return Conflict(
-        "This conversation is being answered; wait for the end or stop it.",
-        code="conversation_busy",
-        param="conversation_id",
-    )
+@dataclass(frozen=True)
+class _Wanted:
+    """How the answer is to be. `says_length`: the caller chose how long it may be."""
+
+    limits: Limits
+    sampling: SamplingParams
+    says_length: bool
+    model: str | None
+    idempotency_key: str | None
+
+
+def _wanted(
+    access: Access, params: Mapping[str, Any] | None, model: str | None, idempotency_key: str | None
+) -> _Wanted:
+    access.require(Permission.CHAT)
+    limits = limits_of(access)
+    sampling = sampling_of(limits, params, {**CHAT_DEFAULTS, "max_tokens": min(CHAT_LENGTH, limits.output_tokens)})
+    if sampling.n != 1:
+        raise BadInput("A conversation goes on with one answer; n must be 1.", param="n")
+    hides_prompt(sampling)
+    name = None if model is None else model_of(access, model)
+    return _Wanted(limits, sampling, says_length(params), name, idempotency_key)
+
+
+def _answer_in(
+    access: Access, kind: str, conversation_id: object, message_id: object, wanted: _Wanted,
+    params: Mapping[str, Any] | None, place: Placing,
+) -> Generation:  # fmt: skip
+    """An answer that brings no new question."""
+    digest = digest_of(kind, str(conversation_id), str(message_id), params, wanted.model)
+    found = known(access, wanted.idempotency_key, digest)
+    if found is not None:
+        return found
+    _settle(selectors.conversation(access, conversation_id))
+    return _answer(access, wanted, place, digest)
+
+
+def _answer(access: Access, wanted: _Wanted, place: Placing, digest: str) -> Generation:
+    admission = Admission(access, wanted.limits)
+    admission.enter()
+    try:
+        generation = accepted(access, lambda: _begin(admission, wanted, place, digest))
+    except IntegrityError:
+        again = known(access, wanted.idempotency_key, digest)  # a twin of this request was a moment faster
+        admission.leave()
+        if again is not None:
+            return again
+        raise placing.busy() from None
+    queue_all([generation], admission)
+    return generation
 
 
 def _settle(conversation: Conversation) -> None:
@@ -146,79 +214,40 @@ def _settle(conversation: Conversation) -> None:
         except redis.exceptions.RedisError:
             done = False
         if not done:
-            raise _busy()
-
-
-@dataclass(frozen=True)
-class Question:
-    """A new message on its way into a conversation. `says_length`: the caller chose how long the answer may be."""
-
-    text: str
-    conversation_id: object
-    parent_id: object
-    assistant_id: object
-    model: str | None
-    sampling: SamplingParams
-    says_length: bool
-    idempotency_key: str | None
-    digest: str
-    files: Sequence[StoredFile] = ()
+            raise placing.busy()
 
 
 @transaction.atomic
-def _ask(admission: Admission, asked: Question) -> Generation:
+def _begin(admission: Admission, wanted: _Wanted, place: Placing, digest: str) -> Generation:
     access, now = admission.access, timezone.now()
-    conversation, parent = _place(access, asked, now)
-    question = Message.objects.create(conversation=conversation, parent=parent, role=MessageRole.USER, text=asked.text)
-    attachments.attach(question, asked.files)
+    placed = place(access, now)
+    conversation, before = placed.conversation, placed.before
     answer = Message.objects.create(
         conversation=conversation,
-        parent=question,
+        parent=before,
         role=MessageRole.ASSISTANT,
         status=MessageStatus.RUNNING,
-        created_at=question.created_at + timedelta(microseconds=1),
+        created_at=max(timezone.now(), before.created_at + timedelta(microseconds=1)),
     )
-    if asked.model is not None:
-        conversation.model = asked.model
+    if wanted.model is not None:
+        conversation.model = wanted.model
     model = conversation.model if conversation.model in access.tenant.models else model_of(access, None)
-    generation = new_generation(access, model, asked.idempotency_key, asked.digest)
+    generation = new_generation(access, model, wanted.idempotency_key, digest)
+    generation.added = (*placed.added, answer)
     given = of_conversation(access, conversation)
     generation.conversation, generation.message, generation.prompt_version = conversation, answer, given.version
-    salt = derived_salt(access.tenant.salt, conversation.salt)
-    request = wire_request(generation, access, admission.limits, history_of(question), asked.sampling, given, salt=salt)
-    generation.request = protocol.encode(reserved(admission, generation, request, asked.says_length))
+    request = wire_request(
+        generation,
+        access,
+        admission.limits,
+        history_of(before),
+        wanted.sampling,
+        given,
+        salt=derived_salt(access.tenant.salt, conversation.salt),
+        continues=placed.continues,
+    )
+    generation.request = protocol.encode(reserved(admission, generation, request, wanted.says_length))
     generation.save(force_insert=True)
     conversation.updated_at = now
     conversation.save(update_fields=["updated_at", "model"])
     return generation
-
-
-def _place(access: Access, asked: Question, now: datetime) -> tuple[Conversation, Message | None]:
-    """The conversation, locked where it is there already, and the message that the new one follows."""
-    if asked.conversation_id is not None:
-        found = selectors.conversation(access, asked.conversation_id)
-        conversation = Conversation.objects.select_for_update().get(pk=found.pk)
-        if conversation.generations.filter(state__in=UNFINISHED).exists():
-            raise _busy()
-        return conversation, _parent(conversation, asked.parent_id)
-    chosen = asked.assistant_id
-    conversation = Conversation.objects.create(
-        tenant=access.tenant,
-        user=access.user,
-        key=access.key,
-        title=title(asked.text),
-        updated_at=now,
-        model=asked.model or "",
-        assistant=prompts.chosen(access.tenant, assistant_id=chosen) if chosen is not None else None,
-    )
-    return conversation, None
-
-
-def _parent(conversation: Conversation, parent_id: object) -> Message | None:
-    """The message that a new one follows: the one named, else the newest."""
-    if parent_id is None:
-        return conversation.messages.order_by("created_at", "id").last()
-    parent = conversation.messages.filter(pk=parse_id(parent_id)).first()
-    if parent is None:
-        raise NotFound("There is no such message in this conversation.", param="parent_id")
-    return parent

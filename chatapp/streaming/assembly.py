@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine.protocol import AnyEvent, Delta, Started, Terminal, TokenLogprob, ToolCall, ToolCallPart
+from engine.protocol import AnyEvent, Delta, Started, Terminal, TokenLogprob, ToolCall, ToolCallPart, Usage
 
 TEXT = -1
 
@@ -50,13 +50,14 @@ class Assembly:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    shared_tokens: int = 0
     completion_tokens: int = 0
     last_seq: int = 0
     terminal: Terminal | None = None
 
     def add(self, event: AnyEvent) -> None:
         if isinstance(event, Started):
-            self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
+            self._count(event)
         elif isinstance(event, Delta):
             self.last_seq = event.seq
             for part in event.parts:
@@ -74,8 +75,12 @@ class Assembly:
         elif isinstance(event, Terminal):
             self.terminal = event
             if event.usage is not None:
-                self.prompt_tokens, self.cached_tokens = event.usage.prompt_tokens, event.usage.cached_tokens
+                self._count(event.usage)
                 self.completion_tokens = event.usage.completion_tokens
+
+    def _count(self, told: Started | Usage) -> None:
+        self.prompt_tokens, self.cached_tokens = told.prompt_tokens, told.cached_tokens
+        self.shared_tokens = told.shared_tokens
 
     def choice(self, index: int = 0) -> Choice:
         """The choice `index`, empty where nothing has come of it."""

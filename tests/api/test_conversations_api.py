@@ -68,7 +68,8 @@ def test_a_program_without_a_socket_asks_and_looks_for_the_answer(member: Client
     assert record(found["response_id"])
     done = member.get(where).json()
     assert (done["status"], done["text"], done["finish_reason"]) == ("finished", "At nine.", "stop")
-    assert done["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2}
+    used = {"prompt_tokens": 7, "cached_tokens": 3, "shared_tokens": 0, "completion_tokens": 2}
+    assert done["usage"] == used
     read = member.get(f"{LIST}/{found['conversation_id']}").json()
     assert [(m["role"], m["text"]) for m in read["messages"]] == [("user", "Is it open?"), ("assistant", "At nine.")]
     assert read["messages"][1]["id"] == found["message_id"]
@@ -83,6 +84,36 @@ def test_a_conversation_is_answered_once_at_a_time_and_goes_on_where_it_was(memb
     second = ask(member, "Two", path).json()
     assert second["conversation_id"] == first["conversation_id"]
     assert Message.objects.get(pk=second["parent_id"]).parent_id == Message.objects.get(pk=first["message_id"]).pk
+
+
+def test_a_program_edits_asks_again_and_goes_on_and_reads_the_tree(member: Client, worker: ScriptedWorker) -> None:
+    def post(path: str, body: dict[str, Any]) -> Any:
+        return member.post(path, body, content_type="application/json")
+
+    def answered(reply: Any, reason: str = "stop") -> dict[str, Any]:
+        assert reply.status_code == 202, reply.content
+        asked: dict[str, Any] = reply.json()
+        worker.answer("Yes.", finish_reason=reason)
+        assert record(asked["response_id"])
+        return asked
+
+    first = answered(ask(member, "One"), "length")
+    path = f"{LIST}/{first['conversation_id']}"
+    edited = answered(post(f"{path}/messages", {"text": "One, edited", "parent_id": "root"}))
+    again = answered(post(f"{path}/messages/{first['parent_id']}/answers", {"params": {"temperature": 1}}))
+    rest = answered(post(f"{path}/messages/{first['message_id']}/continuations", {}))
+    found = {one["id"]: one["parent_id"] for one in member.get(path).json()["messages"]}
+    assert found[edited["parent_id"]] is None
+    assert again["parent_id"] == first["parent_id"]
+    assert found[again["message_id"]] == found[first["message_id"]] == first["parent_id"]
+    assert found[rest["message_id"]] == rest["parent_id"] == first["message_id"]
+    assert len(found) == 6
+    refused = post(f"{path}/messages/{again['message_id']}/continuations", {})
+    assert refusal(refused) == (400, "answer_complete")
+    assert refused.json()["error"]["param"] == "message_id"
+    assert refusal(post(f"{path}/messages", {"text": "x", "parent_id": "branch"}))[0] in (400, 422)
+    for kind in ("answers", "continuations"):
+        assert refusal(post(f"{path}/messages/{NEVER}/{kind}", {})) == (404, "not_found")
 
 
 def test_a_repeated_key_begins_nothing_twice(member: Client) -> None:

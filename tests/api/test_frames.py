@@ -29,6 +29,10 @@ STRANGE = [
     ('{"type":"response.resume","type":"ping"}', "invalid_frame", "type"),
     ('{"event_id":"a","event_id":"b","type":"ping"}', None, None),
     (' \n\t{"type":"ping"}\r\n', None, None),
+    ('{"type":"response.create"}', "invalid_frame", "input"),
+    ('{"type":"response.create","input":null}', "invalid_frame", "input"),
+    ('{"type":"response.create","question_id":"q"}', None, None),
+    ('{"type":"response.create","continue_id":5}', "invalid_frame", "continue_id"),
     ('{"type":"response.create","input":"half \\ud83d of it"}', None, None),
     ('{"type":"response.create","input":"x","params":{"seed":1e999}}', "invalid_frame", "params"),
     (f'{{"type":"response.create","input":"x","params":{{"seed":{NINES}}}}}', "invalid_frame", "params"),
@@ -82,8 +86,9 @@ odd_values = st.recursive(
 )
 names = st.sampled_from(
     [
-        "input", "params", "stream_id", "conversation_id", "parent_id", "response_id", "after", "topic", "tools",
-        "tool_choice", "model", "idempotency_key", "draft_id", "assistant_id", "parallel_tool_calls", "x",
+        "input", "params", "stream_id", "conversation_id", "parent_id", "question_id", "continue_id", "response_id",
+        "after", "topic", "tools", "tool_choice", "model", "idempotency_key", "draft_id", "assistant_id",
+        "parallel_tool_calls", "x",
     ]
 )  # fmt: skip
 fields = st.lists(st.tuples(names, odd_values), max_size=4)  # a name may come twice

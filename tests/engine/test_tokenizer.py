@@ -332,3 +332,43 @@ def test_loading_a_tokenizer_imports_neither_torch_nor_transformers(model_path: 
     code = "import sys; from engine.tokenizer import Tokenizer; Tokenizer.load(sys.argv[1]); "
     code += "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code, model_path], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+# --- answers that go on ---------------------------------------------------------------------------------------------
+
+TRIMMING = CHATML.replace("message['content']", "(message['content'] | trim)")
+# Refuses what does not take turns, as Mistral's and Gemma's do, and drops what was thought aloud, as Qwen's does.
+STRICT = (
+    "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('take turns') }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'].split('</think>')[-1] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SO_FAR = "One <b>half</b> of  an\n\nanswer, "
+
+
+@pytest.mark.parametrize(
+    "begun", [SO_FAR, "", " led by a space", "\n\nled by lines", "ends in lines\n\n", "é삼👋🏽", ATTACK]
+)
+def test_a_prompt_that_goes_on_is_the_prompt_and_then_the_answer_so_far(begun: str, smol: Tokenizer) -> None:
+    asked, regions = smol.render_chat(SYSTEM, [user("hello")], "own")
+    ids, its = smol.render_chat(SYSTEM, [user("hello")], "own", begun=begun)
+    assert ids == asked + smol.encode(begun)
+    assert smol.decode(ids[len(asked) :], skip_special=False) == begun
+    assert its == [*regions[:-1], Region(len(ids), "own")]
+
+
+@pytest.mark.parametrize("template", [CHATML, TRIMMING, STRICT])
+def test_no_template_trims_or_rewrites_the_answer_that_goes_on(template: str, tmp_path: Path) -> None:
+    tokenizer = with_template(tmp_path, template)
+    begun = f" <think>hm</think> {SO_FAR} \n"
+    ids, _ = tokenizer.render_chat([], [user("a"), assistant("b"), user("c")], "own", begun=begun)
+    text = tokenizer.decode(ids, skip_special=False)
+    assert text.endswith("<|im_start|>assistant\n" + begun)
+    assert ids.count(END) == 3, "no turn ends behind it"
+
+
+def test_a_template_that_does_not_take_what_is_before_the_answer_says_so(tmp_path: Path) -> None:
+    tokenizer = with_template(tmp_path, STRICT)
+    with pytest.raises(ChatTemplateError, match="take turns"):
+        tokenizer.render_chat([], [user("a"), user("b")], "own", begun="so far")

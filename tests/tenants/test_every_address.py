@@ -52,7 +52,7 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 # Actions that addresses name in words, one for each that is walked.
 ACTIONS = {"members": "suspend", "invitations": "withdraw", "batches": "output"}
 # What is a person's own is not found by colleagues either, whatever their role.
-PERSONAL = {"conversation_id", "file_id", "response_id"}
+PERSONAL = {"conversation_id", "file_id", "message_id", "response_id"}
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,7 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
     assert team.key.key is not None
     found = {
         "conversation_id": generation.conversation_id,
+        "message_id": generation.message_id,
         "response_id": generation.pk,
         "member_id": Membership.objects.get(user=team.member.user).pk,
         "invitation_id": invited.invitation.pk,

@@ -647,3 +647,57 @@ async def test_a_restarted_worker_answers_a_published_prompt_from_the_disk(
     assert answers[0] == answers[1]
     assert started[0].cached_tokens == 0
     assert started[1].cached_tokens > started[1].prompt_tokens // 2
+
+
+# --- answers that go on -------------------------------------------------------------------------------------------
+
+GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
+
+
+async def test_an_answer_goes_on_right_where_it_was_out_of_the_cache(wire: Wire, serve: Serve) -> None:
+    served = serve()
+    system = [SystemText("You answer for Acme, briefly and kindly, whatever is asked. " * 3, "acme")]
+    question = protocol.ChatMessage("user", "Tell me of the quick brown fox.")
+    first = a_request(messages=[question], system=system, params=GREEDY)
+    submit.enqueue(first)
+    said = await answer_of(first.id)
+    so_far = protocol.ChatMessage("assistant", text_of(said))
+    second = a_request(messages=[question, so_far], system=system, params=GREEDY, continues=True)
+    submit.enqueue(second)
+    rest = await answer_of(second.id)
+    assert served.stop() == 0
+    tokenizer = served.engine.tokenizer
+    asked, regions = tokenizer.render_chat(system, [question], "s")
+    prompt = [*asked, *tokenizer.encode(so_far.content)]
+    started, ended = rest[0], rest[-1]
+    assert isinstance(started, Started)
+    assert started.prompt_tokens == len(prompt)
+    assert started.cached_tokens >= len(asked) - 1, "nothing of the question is computed anew"
+    assert started.shared_tokens == regions[0].end, "the team's instructions are the shared part"
+    assert isinstance(ended, Finished)
+    assert ended.usage is not None
+    assert ended.usage.shared_tokens == regions[0].end
+    (alone,) = served.engine.generate([prompt], GREEDY)
+    assert tokens_of(rest) == alone.token_ids
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [protocol.ChatMessage("user", "Hello")]}, "messages"),
+        ({"messages": [protocol.ChatMessage("user", "Hello"), protocol.ChatMessage("assistant")]}, "messages"),
+        ({"params": SamplingParams(grammar=GrammarSpec("json_object"))}, "response_format"),
+    ],
+    ids=["no answer", "an answer without text", "a form"],
+)
+async def test_what_cannot_go_on_is_refused_in_words(
+    fields: dict[str, Any], param: str, wire: Wire, serve: Serve
+) -> None:
+    serve()
+    messages = [protocol.ChatMessage("user", "Hello"), protocol.ChatMessage("assistant", "Hello, ")]
+    request = a_request(**{"messages": messages, **fields}, continues=True)
+    submit.enqueue(request)
+    event = (await answer_of(request.id))[-1]
+    assert isinstance(event, Refused)
+    assert (event.code, event.param) == ("invalid_request", param)
+    assert event.message

@@ -5,6 +5,7 @@ What the websocket tells while it comes can be asked for here: a program without
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -14,7 +15,7 @@ from ninja import Field, Query, Router, Schema, Status
 from chatapp.api.product.base import LIMIT, AccessRequest, ErrorAnswer, needs
 from chatapp.chat import conversations, present, selectors, services
 from chatapp.chat.models import LONGEST_TITLE, Generation
-from chatapp.errors import BadInput
+from chatapp.errors import Refusal
 from chatapp.streaming import finished
 from chatapp.streaming.assembly import assembled
 from chatapp.tenants.permissions import Permission
@@ -46,6 +47,7 @@ class Items(Schema):
 class Used(Schema):
     prompt_tokens: int
     cached_tokens: int
+    shared_tokens: int
     completion_tokens: int
 
 
@@ -124,11 +126,11 @@ class Filters(Schema):
 
 
 class Question(Schema):
-    """`parent_id`: the message that it follows; the newest without one. `params`: temperature and the like. `file_ids`:
-    files whose texts come first."""
+    """`parent_id`: the message that it follows; the newest without one; `root`: none, it stands beside the first.
+    `params`: temperature and the like. `file_ids`: files whose texts come first."""
 
     text: str
-    parent_id: UUID | None = None
+    parent_id: UUID | Literal["root"] | None = None
     model: str | None = None
     params: dict[str, Any] = {}
     file_ids: list[str] = []
@@ -142,6 +144,13 @@ class FirstQuestion(Schema):
     model: str | None = None
     params: dict[str, Any] = {}
     file_ids: list[str] = []
+
+
+class Manner(Schema):
+    """How to answer. `model`: from here on in this conversation; without one the one that did before."""
+
+    model: str | None = None
+    params: dict[str, Any] = {}
 
 
 class Asked(Schema):
@@ -226,8 +235,34 @@ def messages(request: AccessRequest, slug: str, conversation_id: UUID, cursor: s
 
 @router.post("/t/{slug}/conversations/{uuid:conversation_id}/messages", response={202: Asked, **ASKING}, auth=CHAT)
 def ask(request: AccessRequest, slug: str, conversation_id: UUID, body: Question) -> Any:
-    """One at a time: 409 while it is being answered."""
+    """One at a time: 409 while it is being answered. With the parent_id of another message it is that one, edited: both
+    stay."""
     return _ask(request, conversation_id=conversation_id, **body.dict())
+
+
+@router.post(
+    "/t/{slug}/conversations/{uuid:conversation_id}/messages/{uuid:message_id}/answers",
+    response={202: Asked, **ASKING},
+    auth=CHAT,
+    summary="Answer again",
+)
+def answer_again(request: AccessRequest, slug: str, conversation_id: UUID, message_id: UUID, body: Manner) -> Any:
+    """Another answer to the question `message_id`, beside those that it has."""
+    asked = {"conversation_id": conversation_id, "question_id": message_id, **body.dict()}
+    return _accepted(request, services.answer_again, asked)
+
+
+@router.post(
+    "/t/{slug}/conversations/{uuid:conversation_id}/messages/{uuid:message_id}/continuations",
+    response={202: Asked, **ASKING},
+    auth=CHAT,
+    summary="Go on with an answer",
+)
+def go_on(request: AccessRequest, slug: str, conversation_id: UUID, message_id: UUID, body: Manner) -> Any:
+    """The answer `message_id` was cut at its limit, stopped or broken off: its rest becomes a message behind it, which
+    goes on right where it ends. Read them as one."""
+    asked = {"conversation_id": conversation_id, "continue_id": message_id, **body.dict()}
+    return _accepted(request, services.go_on, asked)
 
 
 @router.get("/t/{slug}/responses/{uuid:response_id}", response={200: Response, **REFUSALS}, auth=CHAT)
@@ -249,11 +284,18 @@ def cancel(request: AccessRequest, slug: str, response_id: UUID) -> Any:
 
 
 def _ask(request: AccessRequest, **asked: Any) -> Status[Any]:
+    return _accepted(request, services.ask, asked)
+
+
+# The websocket's words for what stands in a body, or in the address.
+WORDS = {"input": "text", "question_id": "message_id", "continue_id": "message_id"}
+
+
+def _accepted(request: AccessRequest, service: Callable[..., Generation], asked: dict[str, Any]) -> Status[Any]:
     try:
-        found = services.ask(access=request.auth, idempotency_key=request.headers.get("Idempotency-Key"), **asked)
-    except BadInput as refused:
-        # The websocket's word for it.
-        refused.param = "text" if refused.param == "input" else refused.param
+        found = service(access=request.auth, idempotency_key=request.headers.get("Idempotency-Key"), **asked)
+    except Refusal as refused:
+        refused.param = WORDS.get(refused.param or "", refused.param)
         raise
     assert found.message is not None
     return Status(

@@ -14,10 +14,12 @@ import msgspec
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of the prompt, of which `cached_tokens` were not computed anew, and of the answer."""
+    """Tokens of the prompt, of which `cached_tokens` were not computed anew, and of the answer. `shared_tokens`: those
+    of the cached ones that others of the team share."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    shared_tokens: int = 0
     completion_tokens: int = 0
 
 
@@ -96,6 +98,7 @@ class Started(Frame, frozen=True, kw_only=True):
     response_id: str
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    shared_tokens: int = 0
     conversation_id: str | None = None
 
 
