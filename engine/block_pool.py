@@ -113,6 +113,10 @@ class BlockPool:
             return BlockState.USED
         return BlockState.CACHED if self.kept[block] else BlockState.FREE
 
+    def born(self, block: int) -> float:
+        """When the block was allocated, by the owner's time."""
+        return self._born[block]
+
     def pinned(self) -> list[int]:
         return list(self._pins)
 

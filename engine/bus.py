@@ -138,6 +138,8 @@ class Bus:
         self._warm: frozenset[str] = frozenset()
         self._snapshot: protocol.Snapshot | None = None
         self._forgot: set[str] = set()
+        self._watched: list[protocol.Watch] = []
+        self._memories: dict[protocol.Watch, protocol.Memory] = {}
         self._warmed: dict[str, int] = {}  # versions to be acknowledged
         self._counted: list[tuple[str, protocol.Counted]] = []
         self._hearing = threading.Event()
@@ -161,6 +163,10 @@ class Bus:
 
     def publish(self, snapshot: protocol.Snapshot) -> None:
         self._inbox.put(("snapshot", snapshot))
+
+    def remember(self, memories: dict[protocol.Watch, protocol.Memory]) -> None:
+        """What we hold of chats that somebody looks at."""
+        self._inbox.put(("memories", memories))
 
     def forgot(self, tenant: str) -> None:
         """Nothing is left here of a tenant that was to be forgotten."""
@@ -248,6 +254,8 @@ class Bus:
                 self._outbox.note(value)
             elif kind == "snapshot":
                 self._snapshot = value
+            elif kind == "memories":
+                self._memories.update(value)
             elif kind == "forgot":
                 self._forgot.add(value)
             elif kind == "hint":
@@ -276,7 +284,8 @@ class Bus:
     def _flush(self, client: redis.Redis) -> None:
         """Send all that has gathered, in one pipeline, and act on the replies."""
         tells, ending = self._outbox.unsent()
-        if not (tells or ending or self._snapshot or self._warmed or self._counted or self._forgot):
+        told = self._warmed or self._counted or self._forgot or self._memories
+        if not (tells or ending or self._snapshot or told):
             return
         pipe = client.pipeline(transaction=False)
         if tells:
@@ -297,6 +306,7 @@ class Bus:
         self._forgot.clear()
         self._warmed.clear()
         self._counted.clear()
+        self._memories.clear()
         for reply in replies:
             if isinstance(reply, redis.exceptions.RedisError):
                 _raise_if_general(reply)
@@ -316,6 +326,11 @@ class Bus:
         for request_id, counted in self._counted:
             pipe.rpush(protocol.counted_key(request_id), protocol.encode(counted))
             pipe.expire(protocol.counted_key(request_id), ANSWER_TTL_S)
+        for watch, memory in self._memories.items():
+            key, said = protocol.memory_key(watch), protocol.encode(memory)
+            pipe.hset(key, self._worker, said)
+            pipe.expire(key, protocol.MEMORY_TTL_S)
+            pipe.publish(key, said)
 
     def _told(self, client: redis.Redis, tells: list[Tell], reply: Any) -> None:
         if isinstance(reply, Exception):
@@ -357,14 +372,19 @@ class Bus:
         pipe = client.pipeline(transaction=False)
         pipe.fcall(*protocol.heartbeat(self._worker, self._details()))
         pipe.fcall(*protocol.orphans(self._worker, self._model))
+        pipe.fcall(*protocol.watched(self._model))
         self.round_trips += 1
-        beat, orphans = pipe.execute(raise_on_error=False)
-        for reply in (beat, orphans):
+        beat, orphans, watched = pipe.execute(raise_on_error=False)
+        for reply in (beat, orphans, watched):
             if isinstance(reply, redis.exceptions.RedisError):
                 _raise_if_general(reply)
                 raise reply
         self._may_take = True  # a hint may have been missed
         self._compare(client, protocol.parse_heartbeat(beat)[1])
+        looks = protocol.parse_watched(watched)
+        if looks != self._watched:
+            self._watched = looks
+            self._listener.watched(looks)
         if self._taking:
             for generation_id in orphans:
                 self._bury(client, generation_id.decode())
@@ -424,6 +444,8 @@ class Bus:
                 last = entry_id.decode()
                 if fields[b"kind"] == b"enqueued":
                     self._inbox.put(("hint", None))
+                elif fields[b"kind"] == b"watch":
+                    self.beat()  # which reads what is looked at
                 elif fields[b"kind"] == b"cancel":
                     self._outbox.hear_cancel(fields[b"id"].decode())
                 elif fields[b"kind"] == b"published":

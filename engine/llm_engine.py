@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine import snapshot
 from engine.block_pool import BlockPool
+from engine.chat_memory import ChatMemory
 from engine.config import EngineConfig
 from engine.detokenizer import Detokenizer, ReadDetokenizer, ShowingVocabulary, TokenizerVocabulary
 from engine.grammar import CompiledGrammar, GrammarCompiler
@@ -131,6 +132,13 @@ class LLMEngine:
         self._max_slots = self.max_blocks_per_tenant * self.block_size
         if self.scheduler.windows is not None:
             self._max_slots = max(self._max_slots, self.max_model_len)
+        self.chats = ChatMemory(
+            self.pool,
+            self.cache,
+            self.scheduler,
+            block_bytes=int(getattr(runner, "block_bytes", 0)),
+            epoch_s=time.time() - clock(),
+        )
         self._live: dict[str, list[Sequence]] = {}  # the choices that have not ended
         self._ended: list[StepOutput] = []  # ended between two steps; the next one tells
         self._arrivals = count()
@@ -174,6 +182,7 @@ class LLMEngine:
         calls: CallReading | None = None,
         param: str = "messages",
         continues: bool = False,
+        conversation: str = "",
     ) -> None:
         """Queue a request. Raises RequestRefused when it could never run or its id is in use.
 
@@ -182,7 +191,7 @@ class LLMEngine:
         the part of the pool that what it runs may use; both are the tenant's from now on. `max_prompt_tokens`: refuse
         a longer prompt. `grammar`: instead of what `params` name; `calls`: how the answers call functions. `param`: the
         caller's word for where the prompt came from, for refusals. `continues`: the prompt ends with the beginning of
-        the answer.
+        the answer. `conversation`: the tenant's chat that this is a turn of, under which `chats` knows it.
         """
         tokens = len(prompt_token_ids)
         if request_id in self._live:
@@ -222,6 +231,7 @@ class LLMEngine:
                 detokenizer=self._detokenizer(params, calls, parser, continues),
                 grammar=None if grammar is None else grammar.start(),
                 calls=parser,
+                conversation=conversation,
             )
             for index, parser in enumerate(parsers)
         ]
@@ -273,6 +283,7 @@ class LLMEngine:
         for request_id in [name for name, choices in self._live.items() if choices[0].tenant == tenant]:
             self.abort(request_id)
         self.prompts.forget(tenant)
+        self.chats.forget_tenant(tenant)
         if self._grammars is not None:
             self._grammars.forget(tenant)
         return self.cache.forget_tenant(tenant, self.scheduler.running)
@@ -487,7 +498,10 @@ class LLMEngine:
         output = self._output(sequence, drawn, text)
         output.finish_reason = sequence.finish_reason = reason
         output.error = error
+        leaving = self.chats.leaving(sequence)
         self.scheduler.release(sequence, trusted=reason != "error")
+        if leaving is not None:
+            self.chats.left(sequence, *leaving)
         if self.speculation is not None:
             self.speculation.forget(sequence)
         choices = self._live[sequence.request_id]

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from engine.protocol import AnyTerminal, CountRequest, Delta, PublishedPrompt, Started, Taken, Tell, Told
+from engine.protocol import AnyTerminal, CountRequest, Delta, PublishedPrompt, Started, Taken, Tell, Told, Watch
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +49,9 @@ class Listener(Protocol):
 
     def counting(self, request: CountRequest) -> None:
         """Somebody wants to know how long a text is; the answer goes to `Bus.answer`."""
+
+    def watched(self, watches: list[Watch]) -> None:
+        """These are the chats whose memory somebody looks at, from now on."""
 
     def broken(self, error: Exception) -> None:
         """The bus has failed for good."""

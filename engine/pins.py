@@ -59,6 +59,11 @@ class Pins:
             for entry in pin.entries:
                 yield pin.sequence.tenant, entry
 
+    def sequence(self, name: str) -> Sequence | None:
+        """The prompt that has this name, whether or not all of it is pinned now."""
+        pin = self._pins.get(name)
+        return pin.sequence if pin is not None else None
+
     def restore(self, tenant: str) -> None:
         """Pin what is not pinned of a tenant's prompts, where it is cached by now and there is room."""
         for pin in self._pins.values():

@@ -100,6 +100,10 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._by_block)
 
+    def entry_of(self, block: int) -> CachedBlock | None:
+        """What can be found in a block of the pool or on the host, if anything."""
+        return self._by_block.get(block)
+
     # --- looking up -----------------------------------------------------------------------------------------------
 
     def match(self, sequence: Sequence) -> Match:

@@ -23,6 +23,7 @@ import msgspec
 
 from engine.grammar_spec import GrammarError as GrammarError
 from engine.grammar_spec import GrammarSpec as GrammarSpec
+from engine.regions import PUBLIC_SALT as PUBLIC_SALT
 from engine.sampling_params import MOST_BIASES as MOST_BIASES
 from engine.sampling_params import MOST_LOGPROBS as MOST_LOGPROBS
 from engine.sampling_params import SamplingParams
@@ -109,6 +110,18 @@ def control_key(model: str) -> str:
 
 def occupancy_key(worker: str) -> str:
     return f"octavo:occupancy:{worker}"
+
+
+def watches_key(model: str) -> str:
+    """Sorted set: the chats whose memory somebody looks at (`Watch.member`, the tenant in it), scored by when the look
+    ends unless it is renewed."""
+    return f"octavo:watches:{model}"
+
+
+def memory_key(watch: Watch) -> str:
+    """Hash: worker -> what it holds of a watched chat, the encoded Memory; and the channel on which each new one is
+    published. It goes MEMORY_TTL_S after the last word."""
+    return f"octavo:memory:{watch.tenant}:{watch.conversation}:{watch.prompt}"
 
 
 def wake_key(process: str) -> str:
@@ -238,6 +251,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_share: float = 1.0
     max_prompt_tokens: int = 0
     leased: bool = False
+    conversation: str = ""
+    """The chat that this is a turn of, by its id; empty: of none. Only for who looks at its memory."""
 
     @property
     def prompt_name(self) -> str:
@@ -302,6 +317,23 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     tenant_blocks: int
     error: str = ""
 
+
+class Watch(msgspec.Struct, frozen=True):
+    """A look at a chat's memory: at that of `conversation`, or of a new chat where it is empty. `prompt`: the name of
+    the published prompt that stands before its next turn. Ids only, so none has a space in it."""
+
+    tenant: str
+    conversation: str
+    prompt: str
+
+    @property
+    def member(self) -> str:
+        return f"{self.tenant} {self.conversation} {self.prompt}"
+
+
+WATCH_TTL_S = 12.0
+"""How long a look counts that is not renewed."""
+MEMORY_TTL_S = 30
 
 COUNT_TTL_S = 5
 MOST_COUNT_BYTES = 1024 * 1024
@@ -632,6 +664,22 @@ def retire(worker: str) -> Call:
     return _call("retire", worker)
 
 
+def watch(model: str, watched: Watch, ttl_s: float = WATCH_TTL_S) -> Call:
+    """Somebody looks at a chat's memory, for so long. Workers hear of a new look by a hint. Reply: 1 if it is new."""
+    return _call("watch", model, watched.member, int(ttl_s * 1000))
+
+
+def watched(model: str) -> Call:
+    """Reply: parse_watched."""
+    return _call("watched", model)
+
+
+def parse_watched(reply: list[Any]) -> list[Watch]:
+    """What is looked at now; what this code cannot read is left out."""
+    parts = [_text(member).split(" ") for member in reply]
+    return [Watch(*found) for found in parts if len(found) == 3]
+
+
 def recorded(entry: str, generation_id: str, ttl_s: int = LOG_TTL_S) -> Call:
     return _call("recorded", entry, generation_id, ttl_s)
 
@@ -686,3 +734,51 @@ class Snapshot(msgspec.Struct, kw_only=True):
     waiting: dict[str, int] = {}
     lengths: list[int] = []
     counters: dict[str, float] = {}
+
+
+class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Neighbouring blocks of a chat of which the same can be said.
+
+    `kind`: platform (its preamble), team (the prompt), kept (the chat's own, there before this turn), own (what this
+    turn adds), lost (an idle chat's, evicted since). `chats`: how many other chats of the team hold them too. `host`:
+    in host memory. `since`: seconds of the Unix epoch, roughly; 0 where it is not known.
+    """
+
+    kind: Literal["platform", "team", "kept", "own", "lost"]
+    chats: int = 0
+    pinned: bool = False
+    host: bool = False
+    since: int = 0
+    blocks: int = 1
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker holds of a chat: the blocks in the order of its tokens, which fill them from the first on.
+
+    `state`: answering (what the answer under way uses), idle (what the chat's next turn would find), new (what any new
+    chat would find: the worker knows nothing of this one). `tokens`: those whose KV is there. `length`: all that the
+    chat has. `cached`: prompt tokens that were found as the answer began; `response`, `seq`: which answer, and the last
+    event of it that this contains. `lost_at`: when somebody who looked saw blocks go. `outdated`: the prompt has
+    another version now, so the next turn finds nothing of this.
+    """
+
+    worker: str
+    at_ms: int
+    state: Literal["answering", "idle", "new"]
+    block_size: int
+    block_bytes: int
+    runs: list[MemoryRun]
+    tokens: int = 0
+    length: int = 0
+    cached: int = 0
+    response: str = ""
+    seq: int = -1
+    lost_at: int = 0
+    outdated: bool = False
+
+
+_memory_decoder = msgspec.json.Decoder(Memory)
+
+
+def decode_memory(data: bytes | str) -> Memory:
+    return _memory_decoder.decode(data)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PUBLIC_SALT = "public"
+"""Of what is shared by everybody: the platform's own preamble."""
+
 
 @dataclass(frozen=True, slots=True)
 class Region:

@@ -112,6 +112,9 @@ class Scheduler:
         running = {tenant: len(sequences) for tenant, sequences in self._running_of.items()}
         return running, {tenant: len(sequences) for tenant, sequences in self._waiting_of.items()}
 
+    def running_of(self, tenant: str) -> Iterable[Sequence]:
+        return self._running_of.get(tenant, ())
+
     def add(self, sequence: Sequence, weight: float = 1.0, max_blocks: int | None = None) -> None:
         """Queue a new sequence behind the others of its tenant. `weight`, `max_blocks`: the tenant's from now on.
 

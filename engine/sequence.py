@@ -52,6 +52,7 @@ class Sequence:
         "arrival",
         "block_table",
         "calls",
+        "conversation",
         "detokenizer",
         "draft",
         "finish_reason",
@@ -100,6 +101,7 @@ class Sequence:
         detokenizer: Detokenizer | None = None,
         grammar: GrammarState | None = None,
         calls: CallParser | None = None,
+        conversation: str = "",
     ) -> None:
         self.request_id = request_id
         self.index = index
@@ -116,6 +118,8 @@ class Sequence:
         self.grammar = grammar
         self.calls = calls
         """Reads the functions that it calls out of its text, behind `detokenizer`."""
+        self.conversation = conversation
+        """The chat that it is a turn of; empty: of none."""
         self.repetition = None if params.repetition_stop is None else RepetitionWatch(params.repetition_stop)
 
         self.plain = params.plain and grammar is None

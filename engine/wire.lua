@@ -13,6 +13,7 @@ local STALE_MS = 3000     -- a worker without a heartbeat for so long is taken f
 local STALLED_MS = 20000  -- so is one that holds work and has not made a step for so long
 local LEASE_MS = 10000    -- a stateless call whose web process has not renewed it for so long is cancelled
 local WARM_MS = 200       -- how old a passed-over head may get for the sake of a warm prefix
+local MOST_WATCHES = 1000
 local FORGET_MS = 60000   -- when a dead worker that holds nothing is forgotten
 local CONTROL_LENGTH = 1000
 local ORPHANS = 64        -- how many a worker is handed in one call; the rest comes a second later
@@ -460,6 +461,22 @@ local function place(_, args)
   return request and position(request) or 0
 end
 
+-- Somebody looks at a chat's memory for a while. A hint says so to the workers, where nobody did before.
+local function watch(_, args)
+  local model, member, ttl = args[1], args[2], tonumber(args[3])
+  local key, now = 'octavo:watches:' .. model, now_ms()
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
+  local new = redis.call('ZADD', key, now + ttl, member)
+  redis.call('ZREMRANGEBYRANK', key, 0, -MOST_WATCHES - 1)
+  redis.call('PEXPIRE', key, ttl)
+  if new == 1 then hint(model, 'kind', 'watch') end
+  return new
+end
+
+local function watched(_, args)
+  return redis.call('ZRANGEBYSCORE', 'octavo:watches:' .. args[1], '(' .. now_ms(), '+inf')
+end
+
 local function register(name, callback, flags)
   redis.register_function({function_name = PREFIX .. name, callback = callback, flags = flags or {}})
 end
@@ -478,3 +495,5 @@ register('orphans', orphans, {'allow-oom'})
 register('retire', retire, {'allow-oom'})
 register('recorded', recorded, {'allow-oom'})
 register('place', place, {'no-writes'})
+register('watch', watch)
+register('watched', watched, {'no-writes'})

@@ -40,8 +40,10 @@ from engine.protocol import (
     Taken,
     Timing,
     Usage,
+    Watch,
     WorkerDetails,
 )
+from engine.worker_memory import WorkerMemory
 from engine.worker_prompts import WorkerPrompts
 
 if TYPE_CHECKING:
@@ -162,6 +164,7 @@ class Worker:
         self._compilers = ThreadPoolExecutor(1, thread_name_prefix="compiler")
         self.bus = Bus(redis_url, self.id, model, engine.config.max_num_seqs, self, self._details)
         self.prompts = WorkerPrompts(engine, self.bus)
+        self.memory = WorkerMemory(engine, self.bus, self.id)
         self._writer = PartWriter(engine.vocabulary)
         self._tools = engine.tokenizer.call_form
 
@@ -191,6 +194,9 @@ class Worker:
 
     def counting(self, request: CountRequest) -> None:
         self._inbox.put(("counting", request))
+
+    def watched(self, watches: list[Watch]) -> None:
+        self._inbox.put(("watched", watches))
 
     def broken(self, error: Exception) -> None:
         self._inbox.put(("broken", error))
@@ -337,6 +343,8 @@ class Worker:
             self.prompts.release(*value)
         elif kind == "counting":
             self._tokenizers.submit(self._count, value)
+        elif kind == "watched":
+            self.memory.watch(value)
         elif kind == "forget":
             self._forget_tenant(value)
         elif kind == "broken":
@@ -386,6 +394,7 @@ class Worker:
                 calls=wire_requests.reading(self._tools, request),
                 param=wire_requests.prompt_param(request),
                 continues=request.continues,
+                conversation=request.conversation,
             )
         except RequestRefused as refused:
             log.info("request.refused", generation=run.id, code=refused.code)
@@ -448,6 +457,7 @@ class Worker:
         self._several.clear()
         self.prompts.acknowledge()
         self._show()
+        self.memory.show(self._runs)
 
     def _fail_all(self, error: Exception) -> None:
         """A step failed: say so to everyone, now, and let the supervisor start a new process."""
@@ -543,6 +553,7 @@ class Worker:
             except AssertionError as error:
                 self._fail_all(error)
             self._show(final=True)
+        self.memory.show(self._runs)
         if self._stop_by is not None and not self._runs:
             raise Stop(0)
         try:

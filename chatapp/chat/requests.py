@@ -127,6 +127,7 @@ def wire_request(
         kv_share=limits.kv_share,
         max_prompt_tokens=limits.context_tokens or 0,
         leased=leased,
+        conversation=str(generation.conversation_id or ""),
     )
 
 

@@ -17,9 +17,8 @@ from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.streaming import workers
 from chatapp.streaming.prompts import warm_workers
 from chatapp.tenants.models import Tenant
-from engine.protocol import SystemText
+from engine.protocol import PUBLIC_SALT, SystemText
 
-PUBLIC_SALT = "public"
 SWITCH_AFTER = timedelta(seconds=10)
 """New answers get a published version once an engine has it in memory, and after so long in any case."""
 

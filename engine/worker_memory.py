@@ -1,0 +1,92 @@
+"""What a worker says of the chats that somebody looks at: the engine's look at their memory, a few times a second.
+
+Owns which chats are watched and what was said of each. Promises: where nobody looks, nothing is done; otherwise it
+takes a bounded share of the engine loop's time, however many look; what has not changed is said again only now and
+then, so that who looks knows that we live. Knows no Redis.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from engine.protocol import Memory, MemoryRun, Watch
+
+if TYPE_CHECKING:
+    from engine.bus import Bus
+    from engine.llm_engine import LLMEngine
+
+EVERY_S = 0.25
+SHARE = 0.01  # of the engine loop's time, at most
+AT_ONCE = 16  # looks between two steps
+AGAIN_S = 4.0
+
+
+class Running(Protocol):
+    """What is needed of a generation that this worker runs."""
+
+    id: str
+    seq: int
+
+
+class WorkerMemory:
+    def __init__(self, engine: LLMEngine, bus: Bus, worker: str) -> None:
+        self._engine = engine
+        self._bus = bus
+        self._worker = worker
+        self._watched: list[Watch] = []
+        self._said: dict[Watch, tuple[Memory, float]] = {}
+        self._next = 0  # the place among the watched at which the next look begins
+        self._look_at = 0.0
+
+    def watch(self, watches: list[Watch]) -> None:
+        """These are looked at from now on, and no others. A new one is told of at once."""
+        if any(watch not in self._said for watch in watches):
+            self._look_at = 0.0
+        wanted = set(watches)
+        self._said = {watch: said for watch, said in self._said.items() if watch in wanted}
+        self._watched = sorted(watches, key=lambda watch: watch in self._said)
+        self._next = 0
+
+    def show(self, runs: Mapping[str, Running]) -> None:
+        """Between two steps: say what has changed, unless it is too early."""
+        if not self._watched:
+            return
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        first, self._next = self._next, (self._next + AT_ONCE) % len(self._watched)
+        if len(self._watched) <= AT_ONCE:
+            first = self._next = 0
+        news = {}
+        for watch in (self._watched * 2)[first : first + min(AT_ONCE, len(self._watched))]:
+            memory = self._look(watch, runs)
+            said, at = self._said.get(watch, (None, 0.0))
+            if said is None or now - at > AGAIN_S or msgspec.structs.replace(memory, at_ms=said.at_ms) != said:
+                self._said[watch] = memory, now
+                news[watch] = memory
+        if news:
+            self._bus.remember(news)
+        # The bus's thread spends about as long again on encoding it.
+        cost = 2 * (time.monotonic() - now)
+        self._look_at = now + max(EVERY_S, cost / SHARE)
+
+    def _look(self, watch: Watch, runs: Mapping[str, Running]) -> Memory:
+        fields = self._engine.chats.look(watch.tenant, watch.conversation, watch.prompt or watch.tenant)
+        name, _, _ = fields.pop("request_id", "").rpartition("/")
+        run = runs.get(name)
+        told = [
+            MemoryRun(kind, chats, pinned, host, since, blocks)
+            for kind, chats, pinned, host, since, blocks in fields.pop("runs")
+        ]
+        return Memory(
+            worker=self._worker,
+            at_ms=int(time.time() * 1000),
+            runs=told,
+            response=name if run is not None else "",
+            seq=run.seq - 1 if run is not None else -1,
+            **fields,
+        )
