@@ -129,7 +129,8 @@ class _Words(JavaScriptCatalog):
 
     def __init__(self, language: str) -> None:
         super().__init__()
-        self.translation = DjangoTranslation(language, domain="djangojs", localedirs=[str(path) for path in settings.LOCALE_PATHS])
+        folders = [str(path) for path in settings.LOCALE_PATHS]
+        self.translation = DjangoTranslation(language, domain="djangojs", localedirs=folders)
 
 
 @lru_cache(maxsize=len(NAMES))

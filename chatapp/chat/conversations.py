@@ -1,14 +1,19 @@
-"""What people do with a conversation as a whole: name it, star it, delete it, and change their mind."""
+"""What people do with a conversation as a whole: name it, star it, choose how it is answered, delete
+it, and change their mind."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import redis.exceptions
 import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from chatapp.chat import selectors
+from chatapp.chat import choices, selectors
 from chatapp.chat.models import LONGEST_TITLE, UNFINISHED, Conversation
+from chatapp.chat.requests import model_of
 from chatapp.chat.text import DIRECTIONS, clean
 from chatapp.errors import BadInput
 from chatapp.streaming.cancel import cancel
@@ -34,6 +39,21 @@ def set_starred(*, access: Access, conversation_id: object, starred: bool) -> Co
     if starred != (conversation.starred_at is not None):
         conversation.starred_at = timezone.now() if starred else None
         conversation.save(update_fields=["starred_at"])
+    return conversation
+
+
+def choose(
+    *, access: Access, conversation_id: object, params: Mapping[str, Any] | None = None, model: str | None = None
+) -> Conversation:
+    """How it is answered from now on; what is None stays. `params` replaces all that were chosen before.
+
+    Raises NotFound (the model too), BadInput with the field."""
+    conversation = selectors.conversation(access, conversation_id)
+    if params is not None:
+        conversation.params = choices.chosen(access, params)
+    if model is not None:
+        conversation.model = model_of(access, model)
+    conversation.save(update_fields=["params", "model"])
     return conversation
 
 

@@ -8,11 +8,13 @@ answer, with the conversation locked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from chatapp.chat import attachments, selectors
+from chatapp.chat.choices import kept
 from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message, MessageRole, MessageStatus
 from chatapp.chat.requests import HALF
 from chatapp.chat.text import title
@@ -48,9 +50,14 @@ def busy() -> Conflict:
 
 
 def in_new_conversation(
-    text: str, files: Sequence[StoredFile], *, assistant_id: object = None, model: str | None = None
+    text: str,
+    files: Sequence[StoredFile],
+    *,
+    assistant_id: object = None,
+    model: str | None = None,
+    params: Mapping[str, Any] | None = None,
 ) -> Placing:
-    """The first question of a new one."""
+    """The first question of a new one, which keeps how it is to be answered."""
 
     def place(access: Access, now: datetime) -> Place:
         conversation = Conversation.objects.create(
@@ -60,6 +67,7 @@ def in_new_conversation(
             title=title(text),
             updated_at=now,
             model=model or "",
+            params=kept(params or {}),
             assistant=prompts.chosen(access.tenant, assistant_id=assistant_id) if assistant_id is not None else None,
         )
         return _question(conversation, None, text, files)

@@ -37,7 +37,13 @@ def conversation(access: Access, conversation_id: object) -> dict[str, Any]:
     items = [message(one) for one in selectors.messages(access, conversation_id)]
     tenant = access.tenant
     model = found.model if found.model in tenant.models else tenant.model
-    return {**conversation_item(found), "model": model, "assistant": answerer(found), "messages": items}
+    return {
+        **conversation_item(found),
+        "model": model,
+        "params": found.params,
+        "assistant": answerer(found),
+        "messages": items,
+    }
 
 
 def assistants(access: Access) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from chatapp.chat import attachments, placing, recorder, selectors
+from chatapp.chat.choices import defaults, within
 from chatapp.chat.instructions import of_conversation
 from chatapp.chat.models import (
     UNFINISHED,
@@ -31,7 +32,7 @@ from chatapp.chat.models import (
 from chatapp.chat.placing import Placing
 from chatapp.chat.queueing import accepted, known, new_generation, queue_all, reserved, says_length
 from chatapp.chat.requests import derived_salt, digest_of, hides_prompt, history_of, model_of, sampling_of, wire_request
-from chatapp.chat.stateless import CHAT_DEFAULTS, complete, complete_all
+from chatapp.chat.stateless import complete, complete_all
 from chatapp.chat.text import clean
 from chatapp.errors import BadInput, Unavailable
 from chatapp.files.models import parse_file_id
@@ -47,8 +48,6 @@ from engine.protocol import SamplingParams
 log = structlog.get_logger(__name__)
 
 __all__ = ["answer_again", "ask", "cancel", "complete", "complete_all", "go_on"]
-
-CHAT_LENGTH = 1024
 
 
 def ask(
@@ -67,15 +66,16 @@ def ask(
     (None: the newest; selectors.ROOT: none, it stands beside the first); `assistant_id`: who is to answer in a new one
     (None: the team's default).
 
-    `model` is what answers from here on in this conversation; None: the one that did before. `file_ids`: files of the
-    asker, whose texts stand in front of the message's.
+    `model` is what answers from here on in this conversation; None: the one that did before. `params` are for this
+    answer, and in a new conversation for those that follow too. `file_ids`: files of the asker, whose texts stand in
+    front of the message's.
 
     Raises BadInput, NotFound, Conflict (this conversation is being answered, a file is being read), TooMany (the queue
     is full; nothing has been kept), IdempotencyMismatch.
     """
     access.require(Permission.CHAT)
     text = clean(text, param="input")
-    wanted = _wanted(access, params, model, idempotency_key)
+    wanted = _wanted(access, conversation_id, params, model, idempotency_key)
     chosen = [str(choice) for choice in (assistant_id, wanted.model) if choice is not None]
     chosen += [str(parse_file_id(file_id)) for file_id in file_ids]
     digest = digest_of(text, str(conversation_id), str(parent_id), params, *chosen)
@@ -93,7 +93,7 @@ def ask(
         access, wanted.limits, files, text, model=wanted.model, conversation_id=conversation_id, parent_id=parent_id
     )  # fmt: skip
     if conversation_id is None:
-        place = placing.in_new_conversation(text, files, assistant_id=assistant_id, model=wanted.model)
+        place = placing.in_new_conversation(text, files, assistant_id=assistant_id, model=wanted.model, params=params)
     else:
         place = placing.under(text, files, conversation_id=conversation_id, parent_id=parent_id)
     return _answer(access, wanted, place, digest)
@@ -110,7 +110,8 @@ def answer_again(
 ) -> Generation:
     """Another answer to a question that is there, with its files; the ones that it has stay. Raises as `ask`."""
     return _answer_in(
-        access, "again", conversation_id, question_id, _wanted(access, params, model, idempotency_key), params,
+        access, "again", conversation_id, question_id,
+        _wanted(access, conversation_id, params, model, idempotency_key), params,
         placing.beside(conversation_id=conversation_id, question_id=question_id),
     )  # fmt: skip
 
@@ -126,7 +127,7 @@ def go_on(
 ) -> Generation:
     """The rest of an answer that was cut at its limit, stopped, or broken off: a message of its own behind it, whose
     text goes on right where that one's ends. Raises as `ask`."""
-    wanted = _wanted(access, params, model, idempotency_key)
+    wanted = _wanted(access, conversation_id, params, model, idempotency_key)
     if wanted.sampling.grammar is not None:
         raise BadInput(
             "An answer that goes on where it was cannot keep to a form; leave the form out.", param="response_format"
@@ -166,16 +167,22 @@ class _Wanted:
 
 
 def _wanted(
-    access: Access, params: Mapping[str, Any] | None, model: str | None, idempotency_key: str | None
+    access: Access,
+    conversation_id: object,
+    params: Mapping[str, Any] | None,
+    model: str | None,
+    idempotency_key: str | None,
 ) -> _Wanted:
+    """What a question says, before what holds for its conversation, before what holds for all."""
     access.require(Permission.CHAT)
     limits = limits_of(access)
-    sampling = sampling_of(limits, params, {**CHAT_DEFAULTS, "max_tokens": min(CHAT_LENGTH, limits.output_tokens)})
+    kept = selectors.conversation(access, conversation_id).params if conversation_id is not None else {}
+    sampling = sampling_of(limits, params, {**defaults(limits), **within(limits, kept)})
     if sampling.n != 1:
         raise BadInput("A conversation goes on with one answer; n must be 1.", param="n")
     hides_prompt(sampling)
     name = None if model is None else model_of(access, model)
-    return _Wanted(limits, sampling, says_length(params), name, idempotency_key)
+    return _Wanted(limits, sampling, says_length({**kept, **(params or {})}), name, idempotency_key)
 
 
 def _answer_in(

@@ -15,6 +15,7 @@ import msgspec
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
+from chatapp.chat.choices import CHAT_DEFAULTS
 from chatapp.chat.instructions import ASSISTANT_MODEL, Instructions, of_draft, of_model, of_team
 from chatapp.chat.messages import parse_messages
 from chatapp.chat.models import Generation
@@ -42,7 +43,6 @@ from engine import protocol
 from engine.protocol import ChatMessage
 
 # Calm and to the point: small models wander at higher temperatures, and some of them never find an end.
-CHAT_DEFAULTS = {"temperature": 0.3, "top_p": 0.9}
 # What OpenAI's completions do where nothing is said: whoever sends a bare prompt wants the model as it is.
 RAW_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 16}
 LONGEST_SALT = 1000

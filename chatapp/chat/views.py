@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from chatapp.accounts.selectors import has_operator
-from chatapp.chat import present
+from chatapp.chat import choices, present
 from chatapp.chat.attachments import LARGEST_FILE, MOST_FILES
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import frame, tenant_page
@@ -63,6 +63,7 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         "conversation": opened,
         "conversations": conversations,
         "assistants": assistants if len(assistants) > 1 else [],
+        "choices": choices.offered(access),
         "max_frame_bytes": MAX_FRAME_BYTES,
         "files": {"most": MOST_FILES, "most_bytes": LARGEST_FILE},
     }

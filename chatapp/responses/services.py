@@ -17,10 +17,10 @@ import structlog
 
 from chatapp.chat import recorder
 from chatapp.chat import services as chat
+from chatapp.chat.choices import CHAT_DEFAULTS
 from chatapp.chat.models import Generation, State
 from chatapp.chat.queueing import LONGEST_KEY, without_answer
 from chatapp.chat.recorder import Answer
-from chatapp.chat.stateless import CHAT_DEFAULTS
 from chatapp.chat.text import plain
 from chatapp.errors import BadInput, Conflict, Forbidden, IdempotencyMismatch, Refusal
 from chatapp.responses import selectors

@@ -30,7 +30,7 @@ export class Session {
   // --- reading -----------------------------------------------------------------------------------------------------
 
   fresh() {
-    return { id: null, title: "", messages: [] };
+    return { id: null, title: "", params: {}, model: null, messages: [] };
   }
 
   /** Take a conversation as the server gives it; answers that this tab knows better stay as they are. */
@@ -59,6 +59,8 @@ export class Session {
       title: data.title,
       updated_at: data.updated_at,
       assistant: data.assistant ?? null,
+      params: data.params ?? {},
+      model: data.model ?? null,
       messages,
     });
     this.loaded.set(data.id, conversation);
@@ -176,6 +178,8 @@ export class Session {
     if (conversation.id) request.conversation_id = conversation.id;
     if (conversation.id && parent_id) request.parent_id = parent_id;
     if (!conversation.id && conversation.assistant_id) request.assistant_id = conversation.assistant_id;
+    if (!conversation.id && Object.keys(conversation.params ?? {}).length) request.params = conversation.params;
+    if (!conversation.id && conversation.model) request.model = conversation.model;
     const entry = { conversation, question, key: idempotency_key };
     this.underway.set(answer, entry);
     this.unsent.keep(request, files);

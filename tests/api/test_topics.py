@@ -75,7 +75,7 @@ async def test_what_a_response_used_is_told_wherever_it_was_asked_for(
             "type": "usage.updated",
             "response_id": str(generation.pk),
             "model": voice.model,
-            "usage": {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2},
+            "usage": {"prompt_tokens": 7, "cached_tokens": 3, "shared_tokens": 0, "completion_tokens": 2},
         }
 
 

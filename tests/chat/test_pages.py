@@ -67,7 +67,7 @@ def test_a_conversation_reads_without_scripts(team: Team, worker: ScriptedWorker
     answer = data_of(html)["conversation"]["messages"][1]
     assert answer["text"] == "Yes: **1** & </script><script>alert(1)</script>"
     assert (answer["status"], answer["last_seq"]) == ("finished", 2)
-    assert answer["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": 2}
+    assert answer["usage"] == {"prompt_tokens": 7, "cached_tokens": 3, "shared_tokens": 0, "completion_tokens": 2}
 
 
 def test_an_answer_that_runs_is_given_to_be_resumed_from_its_beginning(team: Team, worker: ScriptedWorker) -> None:

@@ -103,6 +103,7 @@ class Answerer(Schema):
 
 class Conversation(Item):
     model: str
+    params: dict[str, Any]
     assistant: Answerer | None
     messages: list[Message]
 
@@ -165,10 +166,13 @@ class Asked(Schema):
 
 
 class Change(Schema):
-    """What is left out stays."""
+    """What is left out stays. `params`: how it is answered where a question does not say otherwise, all of it at once:
+    temperature, top_p, max_tokens, presence_penalty, frequency_penalty, seed, stop."""
 
     title: str | None = Field(None, max_length=10 * LONGEST_TITLE)
     starred: bool | None = None
+    params: dict[str, Any] | None = None
+    model: str | None = None
 
 
 class Response(Answer):
@@ -212,6 +216,10 @@ def change(request: AccessRequest, slug: str, conversation_id: UUID, body: Chang
         found = conversations.rename(access=access, conversation_id=conversation_id, name=body.title)
     if body.starred is not None:
         found = conversations.set_starred(access=access, conversation_id=conversation_id, starred=body.starred)
+    if body.params is not None or body.model is not None:
+        found = conversations.choose(
+            access=access, conversation_id=conversation_id, params=body.params, model=body.model
+        )
     return present.conversation_item(found)
 
 
