@@ -252,6 +252,8 @@ SERVER: list[tuple[str, s.ServerFrame]] = [
                 title="What is a prefix cache?",
                 updated_at="2026-11-30T08:15:02.114000+00:00",
                 running=True,
+                starred_at="2026-11-30T08:14:20.007000+00:00",
+                tags=["caches", "to read"],
             )
         ),
     ),

@@ -250,10 +250,14 @@ class ConversationItem(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     updated_at: Annotated[str, Meta(description="ISO 8601.")]
     running: Annotated[bool, Meta(description="It is being answered.")]
+    starred_at: Annotated[str | None, Meta(description="ISO 8601; null: it is not starred.")] = None
+    archived_at: Annotated[str | None, Meta(description="ISO 8601; null: it is in the list.")] = None
+    tags: Annotated[list[str], Meta(description="By name.")] = msgspec.field(default_factory=list)
 
 
 class ConversationUpdated(ServerFrame, frozen=True, kw_only=True, tag="conversation.updated"):
-    """Topic conversations: one of yours is new, was asked something, has been answered, or has another title."""
+    """Topic conversations: one of yours is new, was asked something, has been answered, has another title or other
+    tags, was starred or archived, or has been asked back after it was deleted."""
 
     conversation: ConversationItem
 

@@ -13,7 +13,7 @@ from django.db.models.signals import post_save
 from django.dispatch import receiver
 
 from chatapp.chat import recorder
-from chatapp.chat.models import UNFINISHED, Conversation, Generation
+from chatapp.chat.models import UNFINISHED, Conversation, Generation, Tag
 from chatapp.chat.recorder import Answer
 from chatapp.streaming import topics
 
@@ -22,6 +22,11 @@ WAITING = "_told_when_committed"
 
 @receiver(post_save, sender=Conversation)
 def saved(instance: Conversation, **_: Any) -> None:
+    changed(instance)
+
+
+def changed(instance: Conversation) -> None:
+    """What is told of it has changed, by itself or with its tags."""
     if instance.__dict__.get(WAITING):
         return  # saved before in this transaction: it is told once, as it is at the end
     instance.__dict__[WAITING] = True
@@ -60,6 +65,9 @@ def _tell(conversation: Conversation) -> None:
             "id": str(conversation.pk),
             "title": conversation.title,
             "updated_at": conversation.updated_at.isoformat(),
+            "starred_at": conversation.starred_at.isoformat() if conversation.starred_at else None,
+            "archived_at": conversation.archived_at.isoformat() if conversation.archived_at else None,
+            "tags": list(Tag.objects.filter(conversation=conversation.pk).values_list("name", flat=True)),
             "running": Generation.objects.filter(conversation=conversation.pk, state__in=UNFINISHED).exists(),
         }
     owner = f"user:{conversation.user_id}" if conversation.user_id is not None else f"key:{conversation.key_id}"

@@ -1,9 +1,9 @@
-"""What people do with a conversation as a whole: name it, star it, choose how it is answered, delete
-it, and change their mind."""
+"""What people do with a conversation as a whole: name it, star it, choose how it is answered, put it away, delete it, and
+change their mind."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis.exceptions
@@ -11,15 +11,17 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from chatapp.chat import choices, selectors
-from chatapp.chat.models import LONGEST_TITLE, UNFINISHED, Conversation
+from chatapp.chat import choices, selectors, tags
+from chatapp.chat.models import LONGEST_TITLE, UNFINISHED, Conversation, TitledBy
 from chatapp.chat.requests import model_of
 from chatapp.chat.text import DIRECTIONS, clean
-from chatapp.errors import BadInput
+from chatapp.errors import BadInput, NotFound
 from chatapp.streaming.cancel import cancel
 from chatapp.tenants.access import Access
 
 log = structlog.get_logger(__name__)
+
+MOST_AT_ONCE = 100
 
 
 def rename(*, access: Access, conversation_id: object, name: str) -> Conversation:
@@ -28,8 +30,8 @@ def rename(*, access: Access, conversation_id: object, name: str) -> Conversatio
     words = " ".join(clean(name, param="title").translate(DIRECTIONS).split())
     if len(words) > LONGEST_TITLE:
         raise BadInput(f"A title has at most {LONGEST_TITLE} characters; this one has {len(words)}.", param="title")
-    conversation.title = words
-    conversation.save(update_fields=["title"])
+    conversation.title, conversation.titled_by = words, TitledBy.PERSON
+    conversation.save(update_fields=["title", "titled_by"])
     return conversation
 
 
@@ -55,6 +57,48 @@ def choose(
         conversation.model = model_of(access, model)
     conversation.save(update_fields=["params", "model"])
     return conversation
+
+
+def set_archived(*, access: Access, conversation_id: object, archived: bool) -> Conversation:
+    """Out of the list, or back into it; nothing else about it changes. Raises NotFound, Forbidden."""
+    conversation = selectors.conversation(access, conversation_id)
+    if archived != (conversation.archived_at is not None):
+        conversation.archived_at = timezone.now() if archived else None
+        conversation.save(update_fields=["archived_at"])
+    return conversation
+
+
+def change_many(
+    *,
+    access: Access,
+    conversation_ids: Sequence[object],
+    starred: bool | None = None,
+    archived: bool | None = None,
+    deleted: bool | None = None,
+    add_tags: Sequence[object] = (),
+    remove_tags: Sequence[object] = (),
+) -> list[Conversation]:
+    """The same for several, each by itself: those that are not there, or not any more, are left out. Those that were
+    changed. Raises BadInput."""
+    if len(conversation_ids) > MOST_AT_ONCE:
+        raise BadInput(f"Change at most {MOST_AT_ONCE} conversations at once.", param="ids")
+    changed: list[Conversation] = []
+    for conversation_id in dict.fromkeys(conversation_ids):
+        named: dict[str, Any] = {"access": access, "conversation_id": conversation_id}
+        try:
+            found = restore(**named) if deleted is False else selectors.conversation(access, conversation_id)
+            if starred is not None:
+                found = set_starred(**named, starred=starred)
+            if archived is not None:
+                found = set_archived(**named, archived=archived)
+            if add_tags or remove_tags:
+                tags.change_tags(access=access, conversation=found, add=add_tags, remove=remove_tags)
+            if deleted:
+                found = delete(**named)
+        except NotFound:
+            continue
+        changed.append(found)
+    return changed
 
 
 def delete(*, access: Access, conversation_id: object) -> Conversation:

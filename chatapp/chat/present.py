@@ -72,6 +72,9 @@ def conversation_item(item: Conversation) -> dict[str, Any]:
         "updated_at": item.updated_at.isoformat(),
         "running": running,
         "starred_at": item.starred_at.isoformat() if item.starred_at else None,
+        "archived_at": item.archived_at.isoformat() if item.archived_at else None,
+        "deleted_at": item.deleted_at.isoformat() if item.deleted_at else None,
+        "tags": [tag.name for tag in item.tags.all()],
     }
 
 

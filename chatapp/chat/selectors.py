@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from django.db.models import Exists, Model, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, Model, OuterRef, Q, QuerySet
 
-from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
+from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message, Tag
 from chatapp.cursors import behind, cursor_of, within_time
 from chatapp.errors import BadInput, NotFound
 from chatapp.files.selectors import with_files
@@ -36,7 +36,8 @@ class Page(Generic[Row]):
 @dataclass(frozen=True)
 class Filters:
     """`text`: words that are all in the title; `since` counts, `until` does not any more (of the last activity).
-    `deleted`: those that can be asked back, instead of the others."""
+    `archived`: those that were put away, instead of the others. `deleted`: those that can be asked back, archived or
+    not, instead of all others. `tag`: as its owner has written it."""
 
     text: str = ""
     starred: bool | None = None
@@ -45,10 +46,16 @@ class Filters:
     since: datetime | None = None
     until: datetime | None = None
     deleted: bool = False
+    archived: bool = False
+    tag: str = ""
 
     def narrow(self, found: QuerySet[Conversation]) -> QuerySet[Conversation]:
         for word in self.text.replace("\0", "").split()[:MOST_WORDS]:
             found = found.filter(title__icontains=word)
+        if not self.deleted:
+            found = found.filter(archived_at__isnull=not self.archived)
+        if self.tag:
+            found = found.filter(Exists(Tag.objects.filter(conversation=OuterRef("pk"), name=self.tag)))
         if self.starred is not None:
             found = found.filter(starred_at__isnull=not self.starred)
         if self.running is not None:
@@ -82,11 +89,15 @@ def conversations(
 ) -> Page[Conversation]:
     """Newest first. `before` is a cursor from the page before this."""
     filters = filters or Filters()
-    query = filters.narrow(_own(access, deleted=filters.deleted)).select_related("assistant")
-    query = query.order_by("-updated_at", "-id")
+    query = own(access, filters).select_related("assistant").prefetch_related("tags")
     if before:
         query = query.filter(behind(before, moment="updated_at", param="cursor"))
     return _page(query, "updated_at", limit)
+
+
+def own(access: Access, filters: Filters) -> QuerySet[Conversation]:
+    """All that the asker has and the filters leave, newest first."""
+    return filters.narrow(_own(access, deleted=filters.deleted)).order_by("-updated_at", "-id")
 
 
 def conversation(access: Access, conversation_id: object, *, deleted: bool = False) -> Conversation:
@@ -97,6 +108,13 @@ def conversation(access: Access, conversation_id: object, *, deleted: bool = Fal
     if found is None:
         raise NotFound("There is no such conversation.", param="conversation_id")
     return found
+
+
+def tags(access: Access) -> list[tuple[str, int]]:
+    """The asker's tags by name, each with how many conversations have it; of those that were deleted none."""
+    rows = Tag.objects.filter(conversation__in=_own(access).order_by().values("pk"))
+    found = rows.order_by().values_list("name").annotate(count=Count("pk"))
+    return sorted(found, key=lambda row: (row[0].casefold(), row[0]))
 
 
 def messages(access: Access, conversation_id: object) -> list[Message]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Iterator
 
 from django.conf import settings
 
@@ -12,7 +14,15 @@ TITLE_LENGTH = 60
 UNSEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 JOINER = "\u200d"
 # They would turn the direction of whatever stands beside the title.
-DIRECTIONS = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+DIRECTIONS = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+# Markdown, as far as it would look odd in a list of titles.
+FENCE = re.compile(r"(`{3,}|~{3,})[\w+#.-]*\s*")
+BEFORE_LINE = re.compile(r"(?:#{1,6}\s+|>\s*|[-*+]\s+|\d{1,3}[.)]\s+)+")
+LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*\)")
+EMPHASIS = re.compile(r"(?<!\w)(\*{1,3}|_{1,3}|~~|`+)(?=\S)(.+?)(?<=\S)\1(?!\w)")
+RULES = frozenset("-*_=~# ")
+# More of a line is not looked at: patterns above take time that grows with its square.
+READ_OF_LINE = 300
 
 
 def clean(text: object, *, param: str) -> str:
@@ -50,18 +60,34 @@ def plain(text: object, *, param: str, longest: int) -> str:
 
 
 def title(text: str) -> str:
-    """The first line's first words, at most about sixty characters, never cut inside a word where there is a choice."""
-    line = next((part.strip() for part in text.translate(DIRECTIONS).splitlines() if part.strip()), "New chat")
-    words = " ".join(line.split())
-    if len(words) <= TITLE_LENGTH:
-        return words
-    cut = words[: TITLE_LENGTH + 1].rpartition(" ")[0]
+    """The first line's first words without markdown, at most about sixty characters, never cut inside a word where
+    there is a choice."""
+    line = next((found for part in lines_of(text) if (found := plain_line(part))), "New chat")
+    if len(line) <= TITLE_LENGTH:
+        return line
+    cut = line[: TITLE_LENGTH + 1].rpartition(" ")[0]
     if len(cut) >= TITLE_LENGTH // 2:
         return cut + "…"
     end = TITLE_LENGTH
-    while end > TITLE_LENGTH // 2 and not _may_cut(words, end):
+    while end > TITLE_LENGTH // 2 and not _may_cut(line, end):
         end -= 1
-    return words[:end] + "…"
+    return line[:end] + "…"
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """The beginnings of its lines, without what turns directions and without control characters."""
+    for line in text.translate(DIRECTIONS).splitlines():
+        yield "".join(c for c in line.strip()[:READ_OF_LINE] if c == "\t" or unicodedata.category(c) != "Cc")
+
+
+def plain_line(line: str) -> str:
+    """A line as it reads: no markdown around it, one space between words. "" of a fence, a rule, or nothing at all."""
+    line = " ".join(line.split())
+    if FENCE.fullmatch(line) or set(line) <= RULES:
+        return ""
+    read = BEFORE_LINE.sub("", line, count=1)
+    read = EMPHASIS.sub(r"\2", EMPHASIS.sub(r"\2", LINK.sub(r"\1", read)))
+    return " ".join(read.split()) or line
 
 
 def _may_cut(text: str, at: int) -> bool:

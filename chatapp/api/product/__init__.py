@@ -13,6 +13,7 @@ from chatapp.api.product import (
     files,
     invitations,
     keys,
+    library,
     limits,
     members,
     prompts,
@@ -25,6 +26,7 @@ from chatapp.api.product.base import api
 
 api.add_router("", team.router)
 api.add_router("", conversations.router)
+api.add_router("", library.router)
 api.add_router("", files.router)
 api.add_router("", members.router)
 api.add_router("", invitations.router)

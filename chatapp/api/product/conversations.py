@@ -10,11 +10,13 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
+from django.db import transaction
 from ninja import Field, Query, Router, Schema, Status
 
 from chatapp.api.product.base import LIMIT, AccessRequest, ErrorAnswer, needs
-from chatapp.chat import conversations, present, selectors, services
-from chatapp.chat.models import LONGEST_TITLE, Generation
+from chatapp.chat import conversations, present, selectors, services, tags
+from chatapp.chat.models import LONGEST_TAG, LONGEST_TITLE, Generation
+from chatapp.chat.tags import MOST_TAGS
 from chatapp.errors import Refusal
 from chatapp.streaming import finished
 from chatapp.streaming.assembly import assembled
@@ -27,7 +29,7 @@ ASKING = {**REFUSALS, 409: ErrorAnswer, 422: ErrorAnswer, 429: ErrorAnswer}
 
 
 class Item(Schema):
-    """`running`: it is being answered now."""
+    """`running`: it is being answered now. `archived_at`: out of the list. `deleted_at`: it can be asked back."""
 
     id: UUID
     title: str
@@ -35,6 +37,9 @@ class Item(Schema):
     updated_at: datetime
     running: bool
     starred_at: datetime | None
+    archived_at: datetime | None
+    deleted_at: datetime | None
+    tags: list[str]
 
 
 class Items(Schema):
@@ -114,8 +119,9 @@ class Messages(Schema):
 
 
 class Filters(Schema):
-    """`q`: words that are all in the title. `since` counts, `until` does not any more, of the last activity. `deleted`:
-    those that can be asked back, instead of the others."""
+    """`q`: words that are all in the title (…/conversations/search looks into messages too). `since` counts, `until`
+    does not any more, of the last activity. `archived`: those that were put away, instead of the others. `deleted`:
+    those that can be asked back, instead of all others."""
 
     q: str = Field("", max_length=200)
     starred: bool | None = None
@@ -124,6 +130,8 @@ class Filters(Schema):
     since: datetime | None = None
     until: datetime | None = None
     deleted: bool = False
+    archived: bool = False
+    tag: str = Field("", max_length=LONGEST_TAG)
 
 
 class Question(Schema):
@@ -166,11 +174,13 @@ class Asked(Schema):
 
 
 class Change(Schema):
-    """What is left out stays. `params`: how it is answered where a question does not say otherwise, all of it at once:
-    temperature, top_p, max_tokens, presence_penalty, frequency_penalty, seed, stop."""
+    """What is left out stays. `tags`: these and no others. `params`: how it is answered where a question does not say
+    otherwise, all of it at once: temperature, top_p, max_tokens, presence_penalty, frequency_penalty, seed, stop."""
 
     title: str | None = Field(None, max_length=10 * LONGEST_TITLE)
     starred: bool | None = None
+    archived: bool | None = None
+    tags: list[str] | None = Field(None, max_length=5 * MOST_TAGS)
     params: dict[str, Any] | None = None
     model: str | None = None
 
@@ -209,18 +219,22 @@ def one(request: AccessRequest, slug: str, conversation_id: UUID) -> Any:
 
 @router.patch("/t/{slug}/conversations/{uuid:conversation_id}", response={200: Item, **REFUSALS}, auth=CHAT)
 def change(request: AccessRequest, slug: str, conversation_id: UUID, body: Change) -> Any:
-    """Rename it, or star it: the team's retention keeps starred ones, where it says so."""
-    access = request.auth
-    found = selectors.conversation(access, conversation_id)
-    if body.title is not None:
-        found = conversations.rename(access=access, conversation_id=conversation_id, name=body.title)
-    if body.starred is not None:
-        found = conversations.set_starred(access=access, conversation_id=conversation_id, starred=body.starred)
-    if body.params is not None or body.model is not None:
-        found = conversations.choose(
-            access=access, conversation_id=conversation_id, params=body.params, model=body.model
-        )
-    return present.conversation_item(found)
+    """Rename it, star it (the team's retention keeps starred ones, where it says so), archive it, tag it, choose how
+    it is answered."""
+    named: dict[str, Any] = {"access": request.auth, "conversation_id": conversation_id}
+    with transaction.atomic():
+        found = selectors.conversation(request.auth, conversation_id)
+        if body.title is not None:
+            found = conversations.rename(**named, name=body.title)
+        if body.starred is not None:
+            found = conversations.set_starred(**named, starred=body.starred)
+        if body.archived is not None:
+            found = conversations.set_archived(**named, archived=body.archived)
+        if body.tags is not None:
+            tags.set_tags(access=request.auth, conversation=found, names=body.tags)
+        if body.params is not None or body.model is not None:
+            found = conversations.choose(**named, params=body.params, model=body.model)
+        return present.conversation_item(found)
 
 
 @router.delete("/t/{slug}/conversations/{uuid:conversation_id}", response={200: Item, **REFUSALS}, auth=CHAT)
