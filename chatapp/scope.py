@@ -31,6 +31,7 @@ UNSCOPED = {
     "data jobs": "finds exports, retention and deletions that are due; each then works in its tenant's scope",
     "own data": "gathers or deletes what one person has, in all their teams",
     "batches": "finds batches that have something to do; each is then worked on in its team's scope",
+    "titles": "finds the conversation that a title is to be written for; that is then done in its team's scope",
     "webhooks": "finds endpoints that something is due at; each is then sent to in its team's scope",
     "set-up": "makes the first team before anybody belongs to one",
     "demo": "makes the demo's teams",

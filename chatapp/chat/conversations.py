@@ -1,5 +1,5 @@
-"""What people do with a conversation as a whole: name it, star it, choose how it is answered, put it away, delete it, and
-change their mind."""
+"""What people do with a conversation as a whole: name it, star it, choose how it is answered, put it away, delete it,
+and change their mind."""
 
 from __future__ import annotations
 

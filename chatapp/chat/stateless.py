@@ -16,9 +16,9 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from chatapp.chat.choices import CHAT_DEFAULTS
-from chatapp.chat.instructions import ASSISTANT_MODEL, Instructions, of_draft, of_model, of_team
+from chatapp.chat.instructions import ASSISTANT_MODEL, Instructions, of_conversation, of_draft, of_model, of_team
 from chatapp.chat.messages import parse_messages
-from chatapp.chat.models import Generation
+from chatapp.chat.models import Conversation, Generation
 from chatapp.chat.params import new_seed
 from chatapp.chat.queueing import (
     accepted,
@@ -155,6 +155,29 @@ def complete_all(
     )  # fmt: skip
 
 
+def complete_in(
+    *,
+    access: Access,
+    conversation: Conversation,
+    history: list[ChatMessage],
+    params: Mapping[str, Any],
+    idempotency_key: str,
+    deadline: datetime,
+) -> Generation:
+    """An answer beside a conversation of the asker's, which keeps nothing of it: under its instructions and with its
+    salt, so that the engine finds what the conversation has computed already. It holds no lease. Raises as `complete`.
+    """
+    access.require(Permission.CHAT)
+    given = of_conversation(access, conversation)
+    name = conversation.model if conversation.model in access.tenant.models else model_of(access, None)
+    digest = digest_of("beside", str(conversation.pk), [[one.role, one.content] for one in history], name, params)
+    salt = derived_salt(access.tenant.salt, conversation.salt)
+    return _accept(
+        access, [_Asked(history)], given, name, digest, params=params, box=NO_TOOLS, cache_salt=None, salt=salt,
+        idempotency_key=idempotency_key, leased=False, restart=False, deadline=deadline, within=None,
+    )[0]  # fmt: skip
+
+
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +232,7 @@ def _accept(
     restart: bool,
     deadline: datetime | None,
     within: Within | None,
+    salt: str | None = None,
 ) -> list[Generation]:
     limits = limits_of(access)
     at_once = least(limits.team.concurrent_answers, limits.own.concurrent_answers)
@@ -235,7 +259,7 @@ def _accept(
         found = None
     if found is not None:
         return found
-    salt = _salt(access, given, cache_salt)
+    salt = salt or _salt(access, given, cache_salt)
     pairs: list[tuple[Generation, protocol.Request]] = []
     for at, one in enumerate(asked):
         generation = new_generation(access, model, keys[at], digest, deadline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from chatapp.chat import greeting, reaper
+from chatapp.chat import greeting, reaper, titles
 
 
 @shared_task
@@ -15,3 +15,8 @@ def reap() -> None:
 @shared_task
 def greet() -> None:
     greeting.greet_workers()
+
+
+@shared_task
+def write_title(conversation_id: str, turn: int = 0) -> None:
+    titles.write(conversation_id, turn)

@@ -1,4 +1,4 @@
-"""A team's settings: its name and its colour."""
+"""A team's settings: its name, its colour, and who gives its chats their titles."""
 
 from __future__ import annotations
 
@@ -22,15 +22,22 @@ class SettingsForm(forms.Form):
         help_text="People see it in the sidebar, in their list of teams, and as the name of the assistant.",
     )
     accent = forms.ChoiceField(label="Colour", choices=Accent.choices)
+    model_titles = forms.BooleanField(
+        label="The model writes the titles of new chats",
+        required=False,
+        help_text="After the first answer, when nobody waits. It uses a few tokens of the budget for each chat. "
+        "Without, a chat is called by its first words.",
+    )
 
 
 @tenant_page(Permission.MANAGE_SETTINGS, methods=("GET", "HEAD", "POST"))
 def settings(request: HttpRequest, access: Access) -> HttpResponse:
     tenant = access.tenant
-    form = SettingsForm(request.POST or None, initial={"name": tenant.name, "accent": tenant.accent})
+    initial = {field: getattr(tenant, field) for field in SettingsForm.base_fields}
+    form = SettingsForm(request.POST or None, initial=initial)
     if request.method == "POST" and form.is_valid():
         try:
-            team.change_team(access=access, name=form.cleaned_data["name"], accent=form.cleaned_data["accent"])
+            team.change_team(access=access, **form.cleaned_data)
         except Forbidden:
             raise
         except Refusal as refusal:

@@ -46,7 +46,7 @@ AUDIT = (
 
 # Named one by one, so that no secret of a tenant gets in by being added to its model.
 TENANT_FIELDS = (
-    "id", "slug", "name", "accent", "default_model", "allowed_models", "created_at",
+    "id", "slug", "name", "accent", "default_model", "allowed_models", "model_titles", "created_at",
 )  # fmt: skip
 
 TEAM_README = """\

@@ -1,4 +1,4 @@
-"""What changes a tenant's own face: its name and its colour."""
+"""What changes a tenant as a whole: its name, its colour, who gives its chats their titles."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ LONGEST_NAME = 120
 
 
 @transaction.atomic
-def change_team(*, access: Access, name: str | None = None, accent: str | None = None) -> Tenant:
+def change_team(
+    *, access: Access, name: str | None = None, accent: str | None = None, model_titles: bool | None = None
+) -> Tenant:
     """None leaves as it is. Its address (slug) stays: links and programs hold it."""
     access.require(Permission.MANAGE_SETTINGS)
-    wanted: dict[str, str] = {}
+    wanted: dict[str, str | bool] = {}
     if name is not None:
-        wanted["name"] = clean_name(name)
-        if not 0 < len(wanted["name"]) <= LONGEST_NAME:
+        words = clean_name(name)
+        if not 0 < len(words) <= LONGEST_NAME:
             raise BadInput(f"A team's name has 1 to {LONGEST_NAME} characters.", param="name")
+        wanted["name"] = words
     if accent is not None:
         if accent not in Accent.values:
             raise BadInput(f"Choose one of {', '.join(Accent.values)}.", param="accent")
         wanted["accent"] = accent
+    if model_titles is not None:
+        wanted["model_titles"] = model_titles
     tenant = lock(access)
     changes = {field: [getattr(tenant, field), value] for field, value in wanted.items()}
     changes = {field: pair for field, pair in changes.items() if pair[0] != pair[1]}

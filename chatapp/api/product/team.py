@@ -21,11 +21,14 @@ assert set(AccentName.__args__) == set(Accent.values)  # type: ignore[attr-defin
 
 
 class Settings(Schema):
+    """`model_titles`: the model writes the titles of new conversations; else their first words are it."""
+
     id: UUID
     slug: str
     name: str
     accent: AccentName
     model: str
+    model_titles: bool
     created_at: datetime
 
 
@@ -34,10 +37,11 @@ class Change(Schema):
 
     name: str | None = Field(None, max_length=1000)
     accent: AccentName | None = None
+    model_titles: bool | None = None
 
 
 def shown(tenant: Tenant) -> dict[str, Any]:
-    fields = ("id", "slug", "name", "accent", "model", "created_at")
+    fields = ("id", "slug", "name", "accent", "model", "model_titles", "created_at")
     return {field: getattr(tenant, field) for field in fields}
 
 
@@ -49,4 +53,4 @@ def settings(request: AccessRequest, slug: str) -> Any:
 @router.patch("/t/{slug}/settings", response={200: Settings, **REFUSALS}, auth=needs(Permission.MANAGE_SETTINGS))
 def change(request: AccessRequest, slug: str, body: Change) -> Any:
     access = request.auth
-    return shown(team.change_team(access=access, name=body.name, accent=body.accent))
+    return shown(team.change_team(access=access, **body.dict()))
