@@ -1,14 +1,55 @@
-/* What can be done on this page, by name: the palette lists it, the keyboard starts it, the help page explains it.
+/* What can be done on this page, by name: the palette lists it, the keyboard starts it, the help explains it.
 
-   A command is {id, title, keys, icon, run, when}: `title` in words, `keys` like "Mod+K" ("Mod" is Ctrl, or Cmd on a Mac; "" for
-   none), `when()` says whether it can be done now. The newest with an id replaces the one before. */
+   A command is {id, title, keys, group, icon, run, when}: `title` in words, `keys` as KEYS has them ("" for none), `group`
+   one of GROUPS, `when()` says whether it can be done now; without `run` the browser does it by itself. The newest with an
+   id replaces the one before. */
+
+import { gettext, pgettext } from "#octavo/i18n.js";
+
+/** Which keys start what, all in one place, so that no two meet.
+
+    "Mod" is Ctrl, and ⌘ on a Mac. "Own" is Alt+Shift, and ⌃⇧ on a Mac: browsers, screen readers and third characters of
+    keyboards leave these alone, as they do not leave Ctrl+Shift (incognito windows, bookmarks, developers' tools) or
+    Ctrl+Alt (which is AltGr). "Message" is for the box where a message is written, "Empty" for it while nothing is in it.
+    A single character is for those who are not typing, and can be switched off (WCAG 2.2, 2.1.4). */
+export const KEYS = {
+  palette: "Mod+K",
+  help: "?",
+  search: "/",
+  "new-chat": "Own+N",
+  "next-chat": "Own+J",
+  "previous-chat": "Own+K",
+  sidebar: "Own+S",
+  memory: "Own+M",
+  theme: "Own+D",
+  write: "Own+W",
+  send: "Message+Enter",
+  "break-line": "Message+Shift+Enter",
+  stop: "Escape",
+  "edit-last": "Empty+ArrowUp",
+  regenerate: "Own+R",
+  "copy-answer": "Own+C",
+  "copy-code": "Own+X",
+  undo: "Own+Z",
+};
+
+/** The parts of the help, in order, and which commands of other modules belong where. */
+export const GROUPS = {
+  chat: () => gettext("Writing and answers"),
+  conversations: () => gettext("Conversations"),
+  page: () => gettext("This page"),
+};
+const GROUP_OF = { "edit-last": "chat", regenerate: "chat", continue: "chat", search: "conversations" };
 
 const known = new Map();
-const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? "");
+const SINGLE = "octavo:single-keys";
+export const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? "");
 
 export const commands = {
   add(command) {
-    known.set(command.id, { keys: "", when: () => true, ...command });
+    const { id } = command;
+    const keys = KEYS[id] ?? command.keys ?? "";
+    known.set(id, { when: () => true, group: GROUP_OF[id] ?? "page", ...command, keys });
   },
 
   remove(id) {
@@ -18,29 +59,114 @@ export const commands = {
   /** Those that can be done now, in the order in which they were added. */
   list: () => [...known.values()].filter((command) => command.when()),
 
+  /** All, also those that cannot be done now. */
+  all: () => [...known.values()],
+
+  get: (id) => known.get(id),
+
   run(id) {
     const command = known.get(id);
-    if (command?.when()) command.run();
+    if (!command?.run || !command.when()) return false;
+    command.run();
+    return true;
   },
 };
 
-/** "Mod+Shift+O" of a key event. */
-export function keysOf(event) {
-  const mod = isMac ? event.metaKey : event.ctrlKey;
-  const parts = [mod && "Mod", event.altKey && "Alt", event.shiftKey && event.key.length > 1 && "Shift"];
-  const key = event.key.length === 1 ? event.key.toUpperCase() : event.key;
-  if (mod && event.shiftKey && event.key.length === 1) parts.push("Shift");
-  return [...parts.filter(Boolean), key].join("+");
+/** Whether keys of a single character start something; kept per browser. */
+export const singleKeys = {
+  get on() {
+    try {
+      return localStorage.getItem(SINGLE) !== "off";
+    } catch {
+      return true;
+    }
+  },
+  set on(wanted) {
+    try {
+      localStorage.setItem(SINGLE, wanted ? "on" : "off");
+    } catch {
+      // Switched off: they stay on.
+    }
+  },
+};
+
+// --- keys in words -------------------------------------------------------------------------------------------------
+
+/** ["Ctrl", "K"], or ["⌘", "K"] on a Mac. */
+export function wordsOf(keys, mac = isMac) {
+  if (!keys) return [];
+  const shift = mac ? ["⇧"] : [pgettext("key", "Shift")];
+  const names = {
+    Mod: mac ? ["⌘"] : [pgettext("key", "Ctrl")],
+    Own: mac ? ["⌃", "⇧"] : [pgettext("key", "Alt"), ...shift],
+    Shift: shift,
+    Message: [],
+    Empty: [],
+    Escape: [pgettext("key", "Esc")],
+    Enter: [mac ? "↩" : pgettext("key", "Enter")],
+    ArrowUp: ["↑"],
+    ArrowDown: ["↓"],
+  };
+  return keys.split("+").flatMap((part) => names[part] ?? [part]);
 }
 
-/** Start what the keys of an event name; says whether something was. Keys without Mod are for those who are not typing. */
+/** Where keys work, in words, or "". */
+export function placeOf(keys) {
+  if (keys.startsWith("Message+")) return gettext("in the message box");
+  return keys.startsWith("Empty+") ? gettext("in the empty message box") : "";
+}
+
+/** For aria-keyshortcuts: "Control+K", "Alt+Shift+N". */
+export function ariaOf(keys, mac = isMac) {
+  const names = { Mod: mac ? "Meta" : "Control", Own: mac ? "Control+Shift" : "Alt+Shift" };
+  const parts = keys.split("+").filter((part) => part !== "Message" && part !== "Empty");
+  return parts.map((part) => names[part] ?? part).join("+");
+}
+
+// --- keys that are pressed -----------------------------------------------------------------------------------------
+
+const TEXT_FIELDS = "input:not([type=checkbox], [type=radio], [type=button], [type=submit], [type=file]), textarea, select";
+
+const isTyping = (target) =>
+  Boolean(target?.closest?.(`${TEXT_FIELDS}, [contenteditable]:not([contenteditable=false])`));
+
+/** Whether an event is of these keys. Letters count as they are printed, or by their place where another script is. */
+export function matches(keys, event, mac = isMac) {
+  const parts = keys.split("+");
+  const key = parts.pop() || "+";
+  const wants = new Set(parts);
+  const third = event.getModifierState?.("AltGraph") ?? false;
+  const isBox = event.target?.dataset?.message !== undefined;
+  if ((wants.has("Message") || wants.has("Empty")) && !isBox) return false;
+  if (wants.has("Empty") && event.target.value !== "") return false;
+  const chord = wants.has("Mod") || wants.has("Own");
+  if (!chord && key.length === 1) {
+    // Whatever a keyboard needs for the character: Shift, AltGr, Option.
+    const plain = !event.metaKey && (third || (!event.ctrlKey && (mac || !event.altKey)));
+    return plain && event.key === key && singleKeys.on && !isTyping(event.target);
+  }
+  if (third) return false;
+  const own = wants.has("Own");
+  const wanted = {
+    ctrlKey: (wants.has("Mod") && !mac) || (own && mac),
+    metaKey: wants.has("Mod") && mac,
+    altKey: own && !mac,
+    shiftKey: own || wants.has("Shift"),
+  };
+  if (Object.entries(wanted).some(([name, value]) => Boolean(event[name]) !== value)) return false;
+  return event.key.toUpperCase() === key.toUpperCase() || (!/^[\x20-\x7e]+$/.test(event.key) && event.code === `Key${key}`);
+}
+
+/** Start what the keys of an event name; says whether something was. An input method's keys, and those behind a dialog, are
+    none. */
 export function pressed(event) {
-  if (event.defaultPrevented || event.isComposing) return false;
-  const keys = keysOf(event);
-  const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
-  const command = commands.list().find((one) => one.keys === keys);
-  if (!command || (typing && !keys.startsWith("Mod+") && keys !== "Escape")) return false;
+  // 229: an input method has taken it, which not every browser says by isComposing.
+  if (event.defaultPrevented || event.isComposing || event.keyCode === 229) return false;
+  if (globalThis.document?.querySelector("dialog:modal")) return false;
+  const command = commands.list().find((one) => one.keys && one.run && matches(one.keys, event));
+  if (!command) return false;
   event.preventDefault();
-  command.run();
+  // A key that is held down would do it again and again.
+  if (!event.repeat || command.repeats) command.run();
   return true;
 }
