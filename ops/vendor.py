@@ -22,10 +22,11 @@ FILES = {
 }
 
 ICONS = (
-    "arrow-down", "arrow-left", "arrow-up", "book-open", "chart-column", "check", "chevrons-up-down", "circle-alert",
-    "copy", "database", "download", "ellipsis", "file-text", "gauge", "history", "key-round", "layers", "log-out",
-    "mail", "monitor", "moon", "panel-left", "paperclip", "plus", "scroll-text", "search", "settings", "shield-check",
-    "sliders-horizontal", "square-pen", "sun", "trash-2", "user-round", "users", "webhook", "wifi-off", "x",
+    "arrow-down", "arrow-left", "arrow-up", "book-open", "chart-column", "check", "chevron-left", "chevron-right",
+    "chevrons-up-down", "circle-alert", "copy", "database", "download", "ellipsis", "file-text", "gauge", "history",
+    "key-round", "layers", "log-out", "mail", "monitor", "moon", "panel-left", "paperclip", "pencil", "plus", "quote",
+    "refresh-cw", "scroll-text", "search", "settings", "shield-check", "sliders-horizontal", "square-pen", "sun",
+    "trash-2", "user-round", "users", "webhook", "wifi-off", "x",
 )  # fmt: skip
 
 SOURCE_MAP = re.compile(r"^//[#@] sourceMappingURL=\S*\s*$", re.MULTILINE)

@@ -44,6 +44,7 @@ def ended(generation: Generation, answer: Answer, **_: Any) -> None:
         used = {
             "prompt_tokens": answer.prompt_tokens,
             "cached_tokens": answer.cached_tokens,
+            "shared_tokens": answer.shared_tokens,
             "completion_tokens": answer.completion_tokens,
         }
         told = {"topic": "usage", "response_id": str(generation.pk), "model": generation.model, "usage": used}

@@ -1,5 +1,5 @@
-/* The assistant's messages as the server's pages give them: what their status is called here, and which branch is shown.
-   How frames become text is the client's (octavo.js). Pure. */
+/* The assistant's messages as the server's pages give them: what their status is called here. How frames become text is
+   the client's (octavo.js); which branch is shown is tree.js's. Pure. */
 
 export { LIVE, addDelta, end, isEnding } from "#octavo/octavo.js";
 
@@ -11,15 +11,4 @@ export function statusOf(status, finishReason) {
     return finishReason === "length" ? "incomplete" : "completed";
   if (["cancelled", "incomplete"].includes(status)) return status;
   return status ? "failed" : "completed";
-}
-
-/** The messages from the root to the newest leaf: the branch that is shown. */
-export function newestPath(messages) {
-  const byId = new Map(messages.map((message) => [message.id, message]));
-  const path = [];
-  for (let message = messages.at(-1); message; message = byId.get(message.parent_id)) {
-    path.push(message);
-    byId.delete(message.id); // a loop in the data ends here
-  }
-  return path.reverse();
 }

@@ -5,6 +5,7 @@
    menu of a conversation (`conversationEntries`), and hears what happens (`on`). */
 
 import { h, icon, useSprite } from "#octavo/dom.js";
+import { install as installAnswering } from "#octavo/answering.js";
 import { install as installConnection } from "#octavo/connection.js";
 import { install as installKeys } from "#octavo/keys.js";
 import { install as installUpdates } from "#octavo/updates.js";
@@ -13,8 +14,10 @@ import { Files, Preview, acceptFiles } from "#octavo/files.js";
 import { gettext } from "#octavo/i18n.js";
 import { Log } from "#octavo/log.js";
 import { Octavo } from "#octavo/octavo.js";
+import { Refusal } from "#octavo/refusal.js";
 import { Session } from "#octavo/session.js";
 import { Sidebar } from "#octavo/sidebar.js";
+import { shown } from "#octavo/tree.js";
 
 const $ = (id) => document.getElementById(id);
 const page = JSON.parse($("page").textContent);
@@ -40,13 +43,15 @@ const files = new Files({
   most: page.files.most,
   mostBytes: page.files.most_bytes,
   used: () => {
-    const usage = current?.messages.findLast((message) => message.usage?.prompt_tokens)?.usage;
+    const usage = current && shown(current).findLast((message) => message.usage?.prompt_tokens)?.usage;
     return usage ? usage.prompt_tokens + (usage.completion_tokens ?? 0) : 0;
   },
   show: showFile,
   onChange: () => composer.refresh(),
 });
 const messageActions = [];
+const acts = {}; // what can be done with a message; answering.js fills it
+const refusal = new Refusal($("refusal"));
 const log = new Log({
   scroller: $("scroller"),
   log: $("log"),
@@ -54,7 +59,8 @@ const log = new Log({
   empty: $("empty"),
   message: {
     name: page.assistant,
-    retry: (message) => session.askAgain(current, message),
+    acts,
+    limit: page.choices.params.max_tokens.most,
     showFile,
     actions: messageActions,
   },
@@ -63,7 +69,7 @@ const composer = new Composer($("composer"), {
   tenant: page.tenant.slug,
   maxBytes: page.max_frame_bytes,
   onSend: (text) => {
-    $("refusal").hidden = true;
+    refusal.hide();
     session.ask(current, text, undefined, files.take());
     log.toEnd();
   },
@@ -76,7 +82,7 @@ acceptFiles({
   button: $("attach"),
   picker: $("picker"),
   take: (chosen) => {
-    $("refusal").hidden = true;
+    refusal.hide();
     files.add(chosen);
   },
 });
@@ -110,6 +116,8 @@ const workspace = {
   sidebar,
   octavo,
   messageActions, // (message) => an element or null
+  acts,
+  refusal,
   conversationEntries: [], // (conversation or item of the list) => an entry of menu.js or null
   get current() {
     return current;
@@ -157,7 +165,7 @@ function showAssistant() {
 function show(conversation) {
   current = conversation;
   choose(conversation);
-  $("refusal").hidden = true;
+  refusal.hide();
   log.show(conversation);
   files.open(conversation.id);
   composer.open(conversation.id);
@@ -204,7 +212,7 @@ async function visit(id, push = true) {
 
 function redraw() {
   log.refresh();
-  for (const message of current.messages) log.touch(message);
+  for (const message of log.views.keys()) log.touch(message);
   update();
 }
 
@@ -251,11 +259,13 @@ function reported(change) {
   }
   if (change.kind === "rejected") return refused(change);
   if (change.conversation !== current) return;
-  if (change.kind === "message" && change.conversation.messages.includes(change.message)) {
+  if (change.kind === "branch") redraw();
+  if (change.kind === "message") {
     if (log.views.has(change.message)) log.touch(change.message);
-    else log.refresh();
+    else if (shown(current).includes(change.message)) log.refresh();
+    if (!session.live(current)) refusal.answered();
   }
-  if (change.kind === "accepted") for (const message of [change.question, change.answer]) log.touch(message);
+  if (change.kind === "accepted") for (const message of log.views.keys()) log.touch(message);
   composer.setAnswering(Boolean(session.live(current)));
   $("title").textContent = current.title || "New chat";
   document.title = `${current.title || "New chat"} · ${page.tenant.name}`;
@@ -286,27 +296,19 @@ function announce(message) {
   if (words[message.status]) $("live").textContent = words[message.status];
 }
 
-/** A question was not accepted: it goes back to where it was written, with the reason. */
-function refused({ conversation, text, files: taken, error }) {
-  files.putBack(conversation.id, taken ?? []);
-  if (conversation !== current) return composer.keepFor(conversation.id, text);
-  log.refresh();
-  update();
-  if (!composer.input.value) composer.put(text);
+/** It was not accepted: a question goes back to where it was written, with the reason. */
+function refused({ conversation, text, files: taken, edited, again, error }) {
+  if (!edited) files.putBack(conversation.id, taken ?? []);
+  if (conversation !== current) {
+    if (text !== null && !edited) composer.keepFor(conversation.id, text);
+    return;
+  }
+  redraw();
+  if (edited) log.views.get(edited)?.edit(text);
+  else if (text !== null && !composer.input.value) composer.put(text);
   if (error.code === "conversation_busy") workspace.catchUp(); // so that there is something to wait for, and a Stop
-  const again = error.retryable
-    ? h(
-        "button",
-        { type: "button", class: "button small", onclick: () => composer.form.requestSubmit() },
-        "Try again",
-      )
-    : null;
-  $("refusal").replaceChildren(
-    icon("circle-alert"),
-    h("span", { class: "notice-text", text: error.message }),
-    again ?? "",
-  );
-  $("refusal").hidden = false;
+  if (text === null) refusal.show(error, again);
+  else refusal.show(error, edited ? null : () => composer.form.requestSubmit());
 }
 
 // --- the page ------------------------------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ for (const link of document.querySelectorAll("[data-new-chat]")) {
 }
 setInterval(() => log.tick(), 1000);
 
-for (const install of [installConnection, installUpdates, installKeys]) install(workspace);
+for (const install of [installConnection, installUpdates, installAnswering, installKeys]) install(workspace);
 show(current);
 session.attach(octavo);
 octavo.connect();

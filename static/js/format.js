@@ -1,5 +1,7 @@
 /* Figures and times in words. Pure: knows no page. */
 
+import { fill, gettext } from "#octavo/i18n.js";
+
 const number = new Intl.NumberFormat("en");
 
 export const count = (value) => number.format(value);
@@ -19,29 +21,49 @@ export function seconds(value) {
   return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
 }
 
-/** "0.4 s to first token · 71 tok/s · 612 prompt (540 shared) · 128 output", with the parts that are known. */
+/** "0.4 s to first token · 71 tok/s · 612 prompt (580 cached, 540 shared) · 128 output", with the parts that are known. */
 export function figures(usage, timing) {
   const parts = [];
   const output = usage?.completion_tokens ?? 0;
   if (timing && output > 0) {
-    parts.push(`${seconds((timing.queue_s ?? 0) + (timing.prefill_s ?? 0))} to first token`);
+    const wait = seconds((timing.queue_s ?? 0) + (timing.prefill_s ?? 0));
+    parts.push(fill(gettext("%(time)s to first token"), { time: wait }));
     if (output > 1 && timing.decode_s > 0) {
       const speed = (output - 1) / timing.decode_s;
-      parts.push(`${speed < 10 ? speed.toFixed(1) : Math.round(speed)} tok/s`);
+      parts.push(fill(gettext("%(n)s tok/s"), { n: speed < 10 ? speed.toFixed(1) : Math.round(speed) }));
     }
   }
-  if (usage?.prompt_tokens) {
-    const shared = usage.cached_tokens ? ` (${count(usage.cached_tokens)} shared)` : "";
-    parts.push(`${count(usage.prompt_tokens)} prompt${shared}`);
-  }
-  if (output > 0) parts.push(`${count(output)} output`);
+  if (usage?.prompt_tokens) parts.push(fill(promptWords(usage), counted(usage)));
+  if (output > 0) parts.push(fill(gettext("%(n)s output"), { n: count(output) }));
   return parts.join(" · ");
+}
+
+function promptWords({ cached_tokens: cached = 0, shared_tokens: shared = 0 }) {
+  if (!cached) return gettext("%(prompt)s prompt");
+  if (!shared) return gettext("%(prompt)s prompt (%(cached)s cached)");
+  if (shared === cached) return gettext("%(prompt)s prompt (%(shared)s shared)");
+  return gettext("%(prompt)s prompt (%(cached)s cached, %(shared)s shared)");
+}
+
+const counted = (usage) => ({
+  prompt: count(usage.prompt_tokens),
+  cached: count(usage.cached_tokens ?? 0),
+  shared: count(usage.shared_tokens ?? 0),
+});
+
+/** What the figures mean, in sentences; "" where nothing was cached. */
+export function figuresMeaning(usage) {
+  if (!usage?.cached_tokens) return "";
+  const cached = fill(gettext("%(cached)s of the %(prompt)s tokens of the prompt were in memory already."), counted(usage));
+  if (!usage.shared_tokens) return cached;
+  const shared = gettext("%(shared)s of them are instructions, which all chats of your team share in one copy.");
+  return `${cached} ${fill(shared, counted(usage))}`;
 }
 
 /** Where a question stands in the queue; 0 and 1 both mean that nothing is before it. */
 export function place(position) {
-  if (!position || position <= 1) return "Waiting for the model, next in line";
-  return `Waiting for the model, ${count(position - 1)} before you`;
+  if (!position || position <= 1) return gettext("Waiting for the model, next in line");
+  return fill(gettext("Waiting for the model, %(n)s before you"), { n: count(position - 1) });
 }
 
 const DAY_MS = 86_400_000;

@@ -3,9 +3,9 @@
    Messages that change are drawn once a frame, however many events came. The view follows the end while the reader is
    there; otherwise nothing moves, and a button leads back. */
 
-import { newestPath } from "#octavo/answer.js";
 import { h } from "#octavo/dom.js";
 import { MessageView } from "#octavo/message.js";
+import { shown } from "#octavo/tree.js";
 
 // So near to the end a reader is at the end.
 const NEAR_PX = 48;
@@ -61,7 +61,7 @@ export class Log {
 
   /** Messages came or went. */
   refresh() {
-    const path = newestPath(this.conversation.messages);
+    const path = shown(this.conversation);
     const views = new Map();
     let before = null;
     for (const message of path) {

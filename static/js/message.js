@@ -1,39 +1,41 @@
-/* One message on the page: who, text, how it stands, and the quiet footer. Given a message, it shows it; it changes none. */
+/* One message on the page: who, text, how it stands, and the quiet footer. Given a message, it shows it; it changes none.
+
+   An answer is given as a Turn (tree.js): one message with one text, of however many parts. `update` may be called at any
+   time, any number of times; a message that is being edited stays as it is written. */
 
 import { LIVE } from "#octavo/answer.js";
-import { copyButton, h, icon } from "#octavo/dom.js";
+import { h, icon } from "#octavo/dom.js";
+import { Editor } from "#octavo/editor.js";
 import { sentFiles } from "#octavo/files.js";
-import { count, exactTime, figures, place, relativeTime } from "#octavo/format.js";
+import { Footer } from "#octavo/footer.js";
+import { count, place } from "#octavo/format.js";
+import { fill, gettext } from "#octavo/i18n.js";
 import { MarkdownView } from "#octavo/markdown.js";
 
 const QUIET_MS = 1000;
 
 export class MessageView {
-  /** `retry(message)` asks the question of a failed answer again; `showFile(file)` opens one of a question's.
-      `actions`: functions that give an element for the footer of a message, or null; asked again when it changes. */
-  constructor(message, { name, retry, showFile, actions = [] }) {
-    this.message = message;
-    this.retry = retry;
-    this.makers = actions;
+  /** `acts`: what can be done with it, {again, retry, goOn, edit, quote, step} (answering.js); `limit`: how many tokens the
+      team's answers may have, null where nobody says; `showFile(file)` opens one of a question's. `actions`: functions that
+      give an element for the footer of a message, or null; asked again when it changes. */
+  constructor(message, { name, acts, limit = null, showFile, actions = [] }) {
+    Object.assign(this, { message, acts, limit });
     const isUser = message.role === "user";
     this.text = h("div", { class: isUser ? "text plain" : "text markdown" });
     this.markdown = isUser ? null : new MarkdownView(this.text);
     this.state = h("p", { class: "state", hidden: true });
     this.notice = h("div", { class: "notice", hidden: true });
-    this.figures = h("span", { class: "figures" });
-    this.time = h("time");
-    this.copy = copyButton(() => this.message.text, { class: "action" });
-    this.actions = h("span", { class: "actions" });
-    this.footer = h("footer", {}, this.copy, this.actions, this.time, this.figures);
+    this.footer = new Footer(message, { acts, makers: actions, edit: () => this.edit(), text: this.text });
+    this.editor = null;
     this.element = h(
       "article",
       { class: `message ${message.role}`, "data-id": message.id },
-      h("h2", { class: "who", text: isUser ? "You" : name }),
+      h("h2", { class: "who", text: isUser ? gettext("You") : name }),
       message.files?.length ? sentFiles(message.files, showFile) : null,
       this.text,
       this.state,
       this.notice,
-      this.footer,
+      this.footer.element,
     );
     this.update();
   }
@@ -46,82 +48,111 @@ export class MessageView {
     this.element.classList.toggle("running", live && message.text !== "");
     if (this.markdown) this.markdown.update(message.text, live);
     else if (this.text.textContent !== message.text) this.text.textContent = message.text;
-    this.text.hidden = message.text === "";
-    this.footer.hidden = live;
-    this.copy.hidden = message.text === "";
-    if (!live) this.#showActions();
-    this.figures.textContent = live ? "" : figures(message.usage, message.timing);
+    this.text.hidden = message.text === "" || this.editor !== null;
+    this.footer.update(live || this.editor !== null);
     this.#showNotice(live);
     this.tick();
-  }
-
-  #showActions() {
-    const focused = this.actions.contains(document.activeElement) ? document.activeElement.dataset.action : null;
-    const made = this.makers.map((make) => make(this.message)).filter(Boolean);
-    this.actions.replaceChildren(...made);
-    if (focused) this.actions.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
   }
 
   /** What changes with the clock: the time of the message, and how long an answer has been waited for. */
   tick(now = Date.now()) {
     const { message } = this;
-    if (message.created_at) {
-      this.time.textContent = relativeTime(message.created_at, now);
-      if (this.time.dateTime !== message.created_at) {
-        this.time.dateTime = message.created_at;
-        this.time.title = exactTime(message.created_at);
-      }
-    }
-    const waiting = LIVE.has(message.status) && message.text === "";
-    this.state.hidden = !(waiting || (message.stopping && LIVE.has(message.status)));
+    this.footer.tick(now);
+    const live = LIVE.has(message.status);
+    // What goes on with an answer is waited for below the text that there is.
+    const waiting = live && (message.last ?? message).text === "";
+    this.state.hidden = !(waiting || (message.stopping && live));
     if (!this.state.hidden) this.state.textContent = this.#stateText(now);
   }
 
   #stateText(now) {
     const { message } = this;
-    if (message.stopping) return "Stopping…";
-    const waited = now - (message.asked_at ?? Date.parse(message.created_at));
-    if (message.status === "running") return "Reading your message…";
+    if (message.stopping) return gettext("Stopping…");
+    const waited = now - (message.asked_at ?? Date.parse((message.last ?? message).created_at));
+    if (message.status === "running") return gettext("Reading your message…");
     if (waited < QUIET_MS || message.position === undefined)
-      return message.status === "sending" && waited > QUIET_MS ? "Sending…" : "…";
-    return `${place(message.position)} · ${Math.floor(waited / 1000)} s`;
+      return message.status === "sending" && waited > QUIET_MS ? gettext("Sending…") : "…";
+    return `${place(message.position)} · ${fill(gettext("%(n)s s"), { n: Math.floor(waited / 1000) })}`;
   }
 
-  #showNotice(live) {
-    const { message } = this;
-    let notice = null;
-    if (live || message.role !== "assistant") notice = null;
-    else if (message.status === "failed") {
-      const text = message.error?.message ?? "The answer broke off and nothing says why.";
-      notice = { kind: "bad", icon: "circle-alert", text, retry: message.error?.code !== "lost" };
-    } else if (message.status === "cancelled") {
-      notice = {
-        kind: "quiet",
-        text: message.text ? "You stopped this answer." : "You stopped this answer before it began.",
-      };
-    } else if (message.status === "incomplete") {
-      const tokens = message.usage?.completion_tokens;
-      const limit = tokens
-        ? `The answer was cut at ${count(tokens)} tokens, the limit.`
-        : "The answer was cut at the limit.";
-      notice = { kind: "warn", icon: "circle-alert", text: `${limit} Ask it to go on for the rest.` };
-    } else if (message.text.trim() === "") {
-      notice = { kind: "", icon: "circle-alert", text: "The model answered with nothing.", retry: true };
+  // --- editing -----------------------------------------------------------------------------------------------------
+
+  /** Put the message in other words; `text`: what was written already. */
+  edit(text = this.message.text) {
+    if (!this.editor) {
+      this.editor = new Editor(text, {
+        onSend: (written) => {
+          this.#closeEditor();
+          this.acts.edit(this.message, written);
+        },
+        onCancel: () => {
+          this.#closeEditor();
+          this.footer.own.focus();
+        },
+      });
+      this.text.before(this.editor.element);
+      this.element.classList.add("editing");
+      this.update();
     }
+    this.editor.focus();
+  }
+
+  #closeEditor() {
+    this.editor.element.remove();
+    this.editor = null;
+    this.element.classList.remove("editing");
+    this.update();
+  }
+
+  // --- how it ended ------------------------------------------------------------------------------------------------
+
+  #showNotice(live) {
+    const notice = live || this.message.role !== "assistant" ? null : this.#ending();
     this.notice.hidden = notice === null;
-    if (!notice) return;
+    const key = JSON.stringify(notice);
+    if (!notice || key === this.noticed) return;
+    this.noticed = key;
     this.notice.className = `notice ${notice.kind}`;
+    const buttons = notice.ways.map((way) =>
+      h("button", { type: "button", class: "button small", onclick: () => this.acts[way](this.message) }, NAMES[way]()),
+    );
     this.notice.replaceChildren(
       ...(notice.icon ? [icon(notice.icon)] : []),
       h("span", { class: "notice-text", text: notice.text }),
+      ...buttons,
     );
-    if (notice.retry) {
-      const retry = h(
-        "button",
-        { type: "button", class: "button small", onclick: () => this.retry(message) },
-        "Ask again",
-      );
-      this.notice.append(retry);
+  }
+
+  /** {kind, icon, text, ways}: what there is to say about the end of an answer, and what can be done; null: nothing. */
+  #ending() {
+    const { message } = this;
+    const { status, text } = message;
+    const mark = "circle-alert";
+    if (status === "failed") {
+      const { error, said, last } = message;
+      const ways = error?.code === "lost" ? [] : said && said === last ? ["goOn", "retry"] : ["retry"];
+      const why = error?.message ?? gettext("The answer broke off and nothing says why.");
+      return { kind: "bad", icon: mark, text: why, ways };
     }
+    if (status === "cancelled")
+      return text
+        ? { kind: "quiet", text: gettext("You stopped this answer."), ways: ["goOn"] }
+        : { kind: "quiet", text: gettext("You stopped this answer before it began."), ways: ["retry"] };
+    if (status === "incomplete") return { kind: "warn", icon: mark, text: this.#cut(), ways: ["goOn"] };
+    if (text.trim() === "")
+      return { kind: "", icon: mark, text: gettext("The model answered with nothing."), ways: ["retry"] };
+    return null;
+  }
+
+  #cut() {
+    const tokens = this.message.last.usage?.completion_tokens;
+    if (!tokens) return gettext("The answer was cut at its limit.");
+    const words =
+      tokens === this.limit
+        ? gettext("The answer was cut at %(n)s tokens, your team's limit.")
+        : gettext("The answer was cut at %(n)s tokens, its limit.");
+    return fill(words, { n: count(tokens) });
   }
 }
+
+const NAMES = { goOn: () => gettext("Continue"), retry: () => gettext("Ask again") };

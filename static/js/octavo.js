@@ -423,7 +423,8 @@ export class Octavo {
 
   // --- reading, for programs ---
 
-  /** Ask: a text for a conversation, or a list of {role, content}, of which nothing is kept. Returns a Stream.
+  /** Ask: a text for a conversation, or a list of {role, content}, of which nothing is kept; or nothing, with the option
+      question_id (answer it once more) or continue_id (go on with that answer). Returns a Stream.
       `options`: conversation_id, parent_id, assistant_id, model, stream_id, tools, tool_choice, idempotency_key, and
       under `params` how to answer; `retries` (3): how often a refusal for the moment is tried again. */
   stream(input, { retries = 3, ...options } = {}) {
@@ -558,7 +559,8 @@ export class Octavo {
     if (frame.type === "response.created") {
       answer.last_seq = Math.max(answer.last_seq, 0);
       answer.status = "running";
-      answer.usage ??= { prompt_tokens: frame.prompt_tokens, cached_tokens: frame.cached_tokens ?? 0 };
+      const { prompt_tokens, cached_tokens = 0, shared_tokens = 0 } = frame;
+      answer.usage ??= { prompt_tokens, cached_tokens, shared_tokens };
       return "applied";
     }
     if (isEnding(frame)) return response.held.length ? "gap" : end(answer, frame);

@@ -1,15 +1,43 @@
 /* The tenant's chat in this tab: which conversations are loaded, which answers are under way, and what changes about them.
 
-   Owns all state that outlives a view; knows the pages' JSON and Octavo's client, and no DOM. `notify(change)` reports
-   what changed: {kind: "message", conversation, message}, "accepted", "rejected", "list", "gone" (deleted elsewhere). How answers survive lost
-   connections is the client's; what it cannot have any more is loaded from the database. */
+   Owns all state that outlives a view, the chosen branch of each conversation among it; knows the pages' JSON and Octavo's
+   client, and no DOM. `notify(change)` reports what changed: {kind: "message", conversation, message}, "branch" (another one
+   is shown), "accepted", "rejected" (with `again()`, and `text` and `edited` where a question came back), "list", "titled", "gone" (deleted
+   elsewhere); a message is
+   what is shown (tree.js). How answers survive lost connections is the client's; what it cannot have any more is loaded from
+   the database. */
 
 import { LIVE, statusOf } from "#octavo/answer.js";
 import { titleOf } from "#octavo/format.js";
+import { gettext } from "#octavo/i18n.js";
 import { newId } from "#octavo/octavo.js";
+import { endOf, leafBeside, shown, shownAs } from "#octavo/tree.js";
 import { Unsent } from "#octavo/unsent.js";
 
 const RELOADS = 2;
+
+/** What the server would say, too. */
+const busy = () => ({
+  code: "conversation_busy",
+  message: gettext("This conversation is being answered; wait for the end or stop it."),
+  retryable: true,
+});
+
+/** Which branch this browser shows, by conversation: the id of its leaf. */
+const branches = {
+  name: (id) => `octavo:branch:${id}`,
+  get: (id) => stored((store) => store.getItem(branches.name(id))),
+  set: (id, leaf) =>
+    stored((store) => (leaf ? store.setItem(branches.name(id), leaf) : store.removeItem(branches.name(id)))),
+};
+
+function stored(work) {
+  try {
+    return work(localStorage);
+  } catch {
+    return null; // switched off or full: the choice lives as long as the page
+  }
+}
 
 export class Session {
   constructor({ api, tenant = "", conversations = { items: [], next: null }, notify, now = () => Date.now() }) {
@@ -36,6 +64,8 @@ export class Session {
   /** Take a conversation as the server gives it; answers that this tab knows better stay as they are. */
   adopt(data) {
     const known = this.loaded.get(data.id);
+    // What is read stays: whatever others have begun since stands beside it.
+    if (known) known.leaf = endOf(known);
     const better = new Map((known?.messages ?? []).map((message) => [message.id, message]));
     const messages = data.messages.map((given) => {
       const have = better.get(given.id);
@@ -63,7 +93,12 @@ export class Session {
       model: data.model ?? null,
       messages,
     });
+    if (!known) {
+      const leaf = branches.get(data.id);
+      conversation.leaf = messages.find((message) => message.id === leaf) ?? null;
+    }
     this.loaded.set(data.id, conversation);
+    shown(conversation);
     this.#followLive(conversation);
     return conversation;
   }
@@ -156,70 +191,122 @@ export class Session {
 
   // --- asking and stopping -----------------------------------------------------------------------------------------
 
-  /** `files`: {id, name, …} that go with it. `idempotency_key`: of a question that an earlier page may have asked. */
-  ask(conversation, text, parentId, files = [], idempotency_key = newId()) {
-    const created_at = new Date(this.now()).toISOString();
-    const parent_id = parentId === undefined ? (conversation.messages.at(-1)?.id ?? null) : parentId;
-    const question = { id: newId(), parent_id, role: "user", text, files, created_at, status: "completed" };
+  /** A new question behind what is shown, or behind `parentId` (null: beside the first). `files`: {id, name, …} that go
+      with it; `edited`: the question that it is another form of; `key`: of a question that an earlier page may have asked. */
+  ask(conversation, text, parentId, files = [], edited = null, key = newId()) {
+    const parent_id = parentId === undefined ? (endOf(conversation)?.id ?? null) : parentId;
+    const question = { id: newId(), parent_id, role: "user", text, files, created_at: this.#time(), status: "completed" };
+    const request = { input: text, idempotency_key: key };
+    if (files.length) request.file_ids = files.map((file) => file.id);
+    if (conversation.id) request.parent_id = parent_id ?? "root";
+    else {
+      if (conversation.assistant_id) request.assistant_id = conversation.assistant_id;
+      if (conversation.model) request.model = conversation.model;
+      if (Object.keys(conversation.params ?? {}).length) request.params = conversation.params;
+    }
+    const again = () => this.ask(conversation, text, parentId, files, edited);
+    this.#request(conversation, request, { question, edited, again });
+  }
+
+  /** Ask again what an earlier page of this browser has left unacknowledged; the server knows it by its key. Those that
+      are too old for that are given back: [{request, files}]. `conversationOf(id)` promises a loaded conversation (null:
+      a new one). */
+  async askLeft(conversationOf) {
+    const old = [];
+    for (const { request, files, fresh } of this.unsent.left()) {
+      const { idempotency_key: key, conversation_id = null, parent_id, input, ...chosen } = request;
+      if ([...this.underway.values()].some((entry) => entry.key === key)) continue;
+      this.unsent.drop(key);
+      try {
+        if (!fresh) throw new Error("too old");
+        const conversation = await conversationOf(conversation_id);
+        if (!conversation.id) {
+          const { assistant_id, model = null, params = {} } = chosen;
+          Object.assign(conversation, { assistant_id, model, params });
+        }
+        this.ask(conversation, input, parent_id === "root" ? null : parent_id, files, null, key);
+      } catch {
+        old.push({ request, files }); // too old, or its conversation is gone
+      }
+    }
+    return old;
+  }
+
+  /** The question in other words: it stands beside the one that is there, with the same files. */
+  edit(conversation, question, text) {
+    this.ask(conversation, text, question.parent_id, question.files, question);
+  }
+
+  /** Another answer to the question of a shown answer. */
+  answerAgain(conversation, turn) {
+    const question_id = turn.parent_id;
+    const again = () => this.answerAgain(conversation, turn);
+    if (question_id) this.#request(conversation, { question_id }, { parent_id: question_id, again });
+  }
+
+  /** The rest of an answer that was cut, stopped, or broke off. */
+  goOn(conversation, turn) {
+    const continue_id = turn.said?.id;
+    const again = () => this.goOn(conversation, turn);
+    if (continue_id) this.#request(conversation, { continue_id }, { parent_id: continue_id, again });
+  }
+
+  /** What did not come off, once more: the rest of what there is, or all of it. */
+  askAgain(conversation, turn) {
+    if (turn.said && turn.said !== turn.last) this.goOn(conversation, turn);
+    else this.answerAgain(conversation, turn);
+  }
+
+  /** Show what stands `by` places beside a shown message. */
+  step(conversation, message, by) {
+    const leaf = leafBeside(conversation, message, by);
+    if (!leaf) return;
+    conversation.leaf = leaf;
+    this.#keepBranch(conversation);
+    this.notify({ kind: "branch", conversation, message });
+  }
+
+  #request(conversation, request, { question = null, parent_id = question.id, edited = null, again }) {
+    if (this.live(conversation)) {
+      const { text = null, files = [] } = question ?? {};
+      return this.notify({ kind: "rejected", conversation, text, files, edited, again, error: busy() });
+    }
     const answer = {
       id: newId(),
-      parent_id: question.id,
+      parent_id,
       role: "assistant",
       text: "",
-      created_at,
+      created_at: this.#time(),
       asked_at: this.now(),
       response_id: null,
       last_seq: -1,
       status: "sending",
     };
-    conversation.messages.push(question, answer);
-    const request = { input: text, idempotency_key };
-    if (files.length) request.file_ids = files.map((file) => file.id);
     if (conversation.id) request.conversation_id = conversation.id;
-    if (conversation.id && parent_id) request.parent_id = parent_id;
-    if (!conversation.id && conversation.assistant_id) request.assistant_id = conversation.assistant_id;
-    if (!conversation.id && Object.keys(conversation.params ?? {}).length) request.params = conversation.params;
-    if (!conversation.id && conversation.model) request.model = conversation.model;
-    const entry = { conversation, question, key: idempotency_key };
+    const entry = { conversation, question, edited, again, before: endOf(conversation), key: request.idempotency_key };
+    if (question) this.unsent.keep(request, question.files);
+    if (question) conversation.messages.push(question);
+    conversation.messages.push(answer);
+    conversation.leaf = answer;
+    shown(conversation);
     this.underway.set(answer, entry);
-    this.unsent.keep(request, files);
     entry.response = this.octavo.respond(request, {
       answer,
       onAccepted: (frame) => this.#accepted(answer, entry, frame),
       onRefused: (error) => this.#reject(answer, entry, error),
       ...this.#hears(answer, entry),
     });
-    this.notify({ kind: "message", conversation, message: answer });
+    this.notify({ kind: "message", conversation, message: shownAs(conversation, answer) });
   }
 
-  /** Ask again what an earlier page of this browser has left unacknowledged; the server knows it by its key. Those that
-      are too old for that are given back: [{request, files}]. `conversationOf(id)` promises a loaded conversation (null: a new one). */
-  async askLeft(conversationOf) {
-    const old = [];
-    for (const { request, files, fresh } of this.unsent.left()) {
-      const { idempotency_key: key, conversation_id, parent_id, input } = request;
-      if ([...this.underway.values()].some((entry) => entry.key === key)) continue;
-      if (!fresh) {
-        this.unsent.drop(key);
-        old.push({ request, files });
-        continue;
-      }
-      try {
-        const conversation = await conversationOf(conversation_id ?? null);
-        if (request.assistant_id) conversation.assistant_id = request.assistant_id;
-        this.ask(conversation, input, parent_id ?? undefined, files, key);
-      } catch {
-        old.push({ request, files }); // its conversation is gone
-        this.unsent.drop(key);
-      }
-    }
-    return old;
+  #time() {
+    return new Date(this.now()).toISOString();
   }
 
-  /** Ask the question of a failed answer again. */
-  askAgain(conversation, answer) {
-    const question = conversation.messages.find((message) => message.id === answer.parent_id);
-    if (question && !this.live(conversation)) this.ask(conversation, question.text, undefined, question.files);
+  /** Remember the branch, unless it is the one that is shown anyway. */
+  #keepBranch(conversation) {
+    const { id, messages, leaf } = conversation;
+    if (id) branches.set(id, leaf && endOf({ messages, leaf }) !== endOf({ messages, leaf: null }) ? leaf.id : null);
   }
 
   stop(conversation) {
@@ -227,7 +314,7 @@ export class Session {
     if (!answer || answer.stopping) return;
     answer.stopping = true;
     this.underway.get(answer)?.response.cancel();
-    this.notify({ kind: "message", conversation, message: answer });
+    this.notify({ kind: "message", conversation, message: shownAs(conversation, answer) });
   }
 
   // --- what the client says ----------------------------------------------------------------------------------------
@@ -236,19 +323,22 @@ export class Session {
     return {
       onChange: () => {
         if (!LIVE.has(answer.status)) this.#finished(answer, conversation);
-        this.notify({ kind: "message", conversation, message: answer });
+        this.notify({ kind: "message", conversation, message: shownAs(conversation, answer) });
       },
       onLost: () => this.#reload(answer, conversation),
     };
   }
 
-  #reject(answer, { conversation, question, key }, error) {
+  #reject(answer, { conversation, question, edited, again, before, key }, error) {
     this.underway.delete(answer);
     this.unsent.drop(key);
     conversation.messages = conversation.messages.filter(
       (message) => message !== question && message !== answer,
     );
-    this.notify({ kind: "rejected", conversation, text: question.text, files: question.files, error });
+    if (conversation.leaf === answer) conversation.leaf = before;
+    shown(conversation);
+    const { text = null, files = [] } = question ?? {};
+    this.notify({ kind: "rejected", conversation, text, files, edited, again, error });
   }
 
   #accepted(answer, { conversation, question, key }, frame) {
@@ -259,11 +349,15 @@ export class Session {
       conversation.title ||= titleOf(question.text);
       this.loaded.set(conversation.id, conversation);
     }
-    const before = { question: question.id, answer: answer.id };
-    if (frame.parent_id) question.id = answer.parent_id = frame.parent_id;
+    const before = { question: question?.id, answer: answer.id };
+    if (frame.parent_id) {
+      answer.parent_id = frame.parent_id;
+      if (question) question.id = frame.parent_id;
+    }
     if (frame.message_id) answer.id = frame.message_id;
+    this.#keepBranch(conversation);
     this.#touch(conversation, true);
-    this.notify({ kind: "accepted", conversation, question, answer, before, isNew });
+    this.notify({ kind: "accepted", conversation, question, answer: shownAs(conversation, answer), before, isNew });
   }
 
   #finished(answer, conversation) {
@@ -299,6 +393,7 @@ export class Session {
         message: "The rest of this answer could not be loaded. Reload the page to see what is kept.",
       };
     }
-    this.notify({ kind: "message", conversation, message: answer });
+    shown(conversation);
+    this.notify({ kind: "message", conversation, message: shownAs(conversation, answer) });
   }
 }

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from octavo_client import frames
+from octavo_client.call import Call
 from octavo_client.errors import RequestRefused
 from octavo_client.options import request_of
 
@@ -43,6 +44,8 @@ def test_every_field_of_a_request_can_be_given() -> None:
             "parallel_tool_calls": True,
             "draft_id": "d",
             "file_ids": [],
+            "question_id": "q",
+            "continue_id": "a",
             "temperature": 0,
             "seed": None,
         },
@@ -51,6 +54,13 @@ def test_every_field_of_a_request_can_be_given() -> None:
     assert frame["params"] == {"temperature": 0}
     told = frames.render({"type": "response.create", "event_id": "e", **frame})
     assert msgspec.json.decode(told, type=client_frames.AnyClientFrame).event_id == "e"
+
+
+def test_an_answer_is_asked_for_again_and_gone_on_with_without_an_input() -> None:
+    for name in ("question_id", "continue_id"):
+        frame = request_of(None, **{**NOTHING, "conversation_id": "c"}, params={name: "m"})
+        assert frame == {"conversation_id": "c", name: "m"}
+        assert not Call(frame).stateless, "the server keeps it"
 
 
 NOTHING: dict[str, Any] = dict.fromkeys(

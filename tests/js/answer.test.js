@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { addDelta, end, newestPath, statusOf } from "#octavo/answer.js";
+import { addDelta, end, statusOf } from "#octavo/answer.js";
 
 const fresh = () => ({ id: "a", text: "", last_seq: -1, status: "queued" });
 const delta = (first_seq, seq, text) => ({
@@ -89,18 +89,4 @@ test("an answer cut by its limit is incomplete", () => {
   assert.equal(statusOf("finished", "stop"), "completed");
   assert.equal(statusOf("interrupted", null), "failed");
   assert.equal(statusOf("accepted", null), "queued");
-});
-
-test("the shown branch leads from the root to the newest message", () => {
-  const messages = [
-    { id: "1", parent_id: null },
-    { id: "2", parent_id: "1" },
-    { id: "3", parent_id: "1" },
-    { id: "4", parent_id: "3" },
-  ];
-  assert.deepEqual(
-    newestPath(messages).map((m) => m.id),
-    ["1", "3", "4"],
-  );
-  assert.deepEqual(newestPath([]), []);
 });

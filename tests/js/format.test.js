@@ -1,15 +1,29 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { byteLength, dayGroup, figures, place, relativeTime, seconds, titleOf } from "#octavo/format.js";
+import { byteLength, dayGroup, figures, figuresMeaning, place, relativeTime, seconds, titleOf } from "#octavo/format.js";
 
-test("the footer tells time to the first token, speed, prompt, shared part and output", () => {
-  const usage = { prompt_tokens: 1612, cached_tokens: 540, completion_tokens: 128 };
+test("the footer tells time to the first token, speed, prompt, cached and shared part, and output", () => {
+  const usage = { prompt_tokens: 1612, cached_tokens: 1580, shared_tokens: 540, completion_tokens: 128 };
   const timing = { queue_s: 0.1, prefill_s: 0.3, decode_s: 127 / 71 };
   assert.equal(
     figures(usage, timing),
-    "0.4 s to first token · 71 tok/s · 1,612 prompt (540 shared) · 128 output",
+    "0.4 s to first token · 71 tok/s · 1,612 prompt (1,580 cached, 540 shared) · 128 output",
   );
+  assert.equal(
+    figuresMeaning(usage),
+    "1,580 of the 1,612 tokens of the prompt were in memory already. " +
+      "540 of them are instructions, which all chats of your team share in one copy.",
+  );
+});
+
+test("what is cached and shared is said once where it is the same, and not where there is none", () => {
+  const of = (cached_tokens, shared_tokens) => figures({ prompt_tokens: 600, cached_tokens, shared_tokens }, null);
+  assert.equal(of(540, 540), "600 prompt (540 shared)");
+  assert.equal(of(540, 0), "600 prompt (540 cached)");
+  assert.equal(of(540, undefined), "600 prompt (540 cached)");
+  assert.equal(of(0, 0), "600 prompt");
+  assert.equal(figuresMeaning({ prompt_tokens: 600, cached_tokens: 0 }), "");
 });
 
 test("the footer leaves out what is not known", () => {

@@ -3,6 +3,7 @@ import { after, test } from "node:test";
 
 import { Octavo } from "#octavo/octavo.js";
 import { Session } from "#octavo/session.js";
+import { placeOf, shown } from "#octavo/tree.js";
 import { Unsent } from "#octavo/unsent.js";
 
 /** What a browser keeps, as far as the session uses it. */
@@ -244,7 +245,7 @@ test("data of the server that is behind the socket does not take text away", () 
   assert.equal(conversation.messages[1].text, "text");
 });
 
-test("files go with the question, with it again when it is asked again, and come back when it is refused", () => {
+test("files go with the question, with it again when it is edited, and come back when it is refused", () => {
   const tab = open();
   const files = [{ id: "file-1", name: "a.txt" }];
   const conversation = tab.session.fresh();
@@ -254,10 +255,10 @@ test("files go with the question, with it again when it is asked again, and come
   tab.receive({ type: "error", event_id: tab.sent.at(-1).event_id, code: "context_too_long", message: "No." });
   assert.deepEqual(tab.changes.at(-1).files, files);
   tab.session.ask(conversation, "Hi", undefined, files);
-  const answer = conversation.messages[1];
-  answer.status = "failed";
-  tab.session.askAgain(conversation, answer);
+  conversation.messages[1].status = "failed";
+  tab.session.edit(conversation, conversation.messages[0], "Hi!");
   assert.deepEqual(tab.sent.at(-1).file_ids, ["file-1"]);
+  conversation.messages.at(-1).status = "completed";
   tab.session.ask(conversation, "Without");
   assert.equal(tab.sent.at(-1).file_ids, undefined);
 });
@@ -362,4 +363,146 @@ test("a list that is loaded again loses what was deleted meanwhile and keeps wha
   await tab.session.refreshList();
   assert.deepEqual(tab.session.list.map((entry) => entry.id), ["c4"]);
   assert.equal(tab.session.next, null);
+});
+
+// --- branches --------------------------------------------------------------------------------------------------------
+
+/** A conversation that the server has, with one answer. */
+function loaded({ session }, { status = "completed", finish_reason = "stop", more = [] } = {}) {
+  return session.adopt({
+    id: "c1",
+    title: "T",
+    messages: [
+      { id: "m1", parent_id: null, role: "user", text: "Hi" },
+      { id: "m2", parent_id: "m1", role: "assistant", text: "Hello, ", status, finish_reason, response_id: "r0" },
+      ...more,
+    ],
+  });
+}
+
+const request = ({ sent }) => {
+  const { type, event_id, idempotency_key, ...rest } = sent.at(-1);
+  assert.equal(type, "response.create");
+  assert.ok(event_id && idempotency_key);
+  return rest;
+};
+
+function accept({ sent, receive }, parent_id) {
+  const { event_id } = sent.at(-1);
+  receive({ type: "response.queued", event_id, response_id: "r1", conversation_id: "c1", message_id: "m9", parent_id, position: 1 });
+}
+
+const seen = (conversation) => shown(conversation).map((message) => message.text);
+
+test("another answer is asked for by its question, which is not doubled", () => {
+  const tab = open();
+  const conversation = loaded(tab);
+  tab.session.answerAgain(conversation, shown(conversation)[1]);
+  assert.deepEqual(request(tab), { question_id: "m1", conversation_id: "c1" });
+  accept(tab, "m1");
+  tab.receive(delta(1, 1, "Good day"));
+  assert.deepEqual(seen(conversation), ["Hi", "Good day"]);
+  assert.deepEqual(placeOf(shown(conversation)[1]), { at: 1, of: 2 });
+  assert.equal(tab.changes.at(-1).message, shown(conversation)[1]);
+});
+
+test("what goes on with an answer is one message with it, and so it is told", () => {
+  const tab = open();
+  const conversation = loaded(tab, { status: "finished", finish_reason: "length" });
+  const [, turn] = shown(conversation);
+  assert.equal(turn.status, "incomplete");
+  tab.session.goOn(conversation, turn);
+  assert.deepEqual(request(tab), { continue_id: "m2", conversation_id: "c1" });
+  assert.equal(turn.status, "sending");
+  accept(tab, "m2");
+  tab.receive(delta(1, 1, "friend."));
+  tab.receive({ type: "response.completed", response_id: "r1", seq: 2, finish_reason: "stop" });
+  assert.equal(turn.text, "Hello, friend.");
+  assert.equal(turn.status, "completed");
+  assert.equal(tab.changes.at(-1).message, turn);
+  tab.session.ask(conversation, "And?");
+  assert.equal(request(tab).parent_id, "m9", "the next question follows the rest");
+});
+
+test("an edited question is asked beside the one that is there, also beside the first", () => {
+  const tab = open();
+  const conversation = loaded(tab, { more: [{ id: "m3", parent_id: "m2", role: "user", text: "More" }, { id: "m4", parent_id: "m3", role: "assistant", text: "Yes", status: "completed" }] });
+  tab.session.edit(conversation, shown(conversation)[2], "Less");
+  assert.deepEqual(request(tab), { input: "Less", parent_id: "m2", conversation_id: "c1" });
+  assert.deepEqual(seen(conversation), ["Hi", "Hello, ", "Less", ""]);
+  tab.receive({ type: "error", event_id: tab.sent.at(-1).event_id, code: "queue_full", message: "Full.", retryable: true });
+  const { kind, text, edited } = tab.changes.at(-1);
+  assert.deepEqual([kind, text, edited.id], ["rejected", "Less", "m3"]);
+  assert.deepEqual(seen(conversation), ["Hi", "Hello, ", "More", "Yes"], "what was read is read on");
+  tab.session.edit(conversation, shown(conversation)[0], "Hey");
+  assert.deepEqual(request(tab), { input: "Hey", parent_id: "root", conversation_id: "c1" });
+});
+
+test("a refused answer or rest can be tried once more, and nothing else has changed", () => {
+  const tab = open();
+  const conversation = loaded(tab, { status: "cancelled" });
+  tab.session.goOn(conversation, shown(conversation)[1]);
+  tab.receive({ type: "error", event_id: tab.sent.at(-1).event_id, code: "queue_full", message: "Full.", retryable: true });
+  assert.deepEqual(seen(conversation), ["Hi", "Hello, "]);
+  const { kind, text, again } = tab.changes.at(-1);
+  assert.deepEqual([kind, text], ["rejected", null]);
+  again();
+  assert.deepEqual(request(tab), { continue_id: "m2", conversation_id: "c1" });
+});
+
+test("a rest that failed is asked for again, and an answer that failed is answered again", () => {
+  const tab = open();
+  const failed = { id: "m3", parent_id: "m2", role: "assistant", text: "", status: "failed", response_id: "r2" };
+  const conversation = loaded(tab, { status: "cancelled", more: [failed] });
+  const [, turn] = shown(conversation);
+  assert.equal(turn.status, "failed");
+  tab.session.askAgain(conversation, turn);
+  assert.deepEqual(request(tab), { continue_id: "m2", conversation_id: "c1" });
+  const other = open();
+  const talk = loaded(other, { status: "failed" });
+  other.session.askAgain(talk, shown(talk)[1]);
+  assert.deepEqual(request(other), { question_id: "m1", conversation_id: "c1" });
+});
+
+test("what is asked while an answer runs comes back at once and is not lost", () => {
+  const tab = open();
+  const conversation = loaded(tab, { status: "running" });
+  const sent = tab.sent.length;
+  tab.session.ask(conversation, "Now?");
+  const { kind, text, error } = tab.changes.at(-1);
+  assert.deepEqual([kind, text, error.code], ["rejected", "Now?", "conversation_busy"]);
+  assert.equal(tab.sent.length, sent);
+});
+
+test("the branch that was chosen is kept in this browser, the newest needs no keeping", (t) => {
+  const kept = new Map();
+  globalThis.localStorage = {
+    getItem: (name) => kept.get(name) ?? null,
+    setItem: (name, value) => kept.set(name, value),
+    removeItem: (name) => kept.delete(name),
+  };
+  t.after(() => delete globalThis.localStorage);
+  const more = [{ id: "m3", parent_id: "m1", role: "assistant", text: "Good day", status: "completed" }];
+  const tab = open();
+  const conversation = loaded(tab, { more });
+  assert.deepEqual(seen(conversation), ["Hi", "Good day"]);
+  tab.session.step(conversation, shown(conversation)[1], -1);
+  assert.deepEqual(seen(conversation), ["Hi", "Hello, "]);
+  assert.equal(tab.changes.at(-1).kind, "branch");
+  const reloaded = open();
+  const again = loaded(reloaded, { more });
+  assert.deepEqual(seen(again), ["Hi", "Hello, "]);
+  reloaded.session.step(again, shown(again)[1], 1);
+  assert.deepEqual(seen(again), ["Hi", "Good day"]);
+  assert.equal(kept.size, 0);
+});
+
+test("what another device begins beside the branch that is read does not take the reader away", () => {
+  const tab = open();
+  const conversation = loaded(tab);
+  loaded(tab, { more: [{ id: "m3", parent_id: "m1", role: "assistant", text: "Good day", status: "completed" }] });
+  assert.deepEqual(seen(conversation), ["Hi", "Hello, "]);
+  assert.deepEqual(placeOf(shown(conversation)[1]), { at: 0, of: 2 });
+  loaded(tab, { more: [{ id: "m4", parent_id: "m2", role: "user", text: "Mine" }] });
+  assert.deepEqual(seen(conversation), ["Hi", "Hello, ", "Mine"], "what goes on with it is shown");
 });

@@ -140,7 +140,7 @@ class AsyncOctavo:
 
     def stream(
         self,
-        input: Input,
+        input: Input | None = None,
         *,
         conversation_id: str | None = None,
         parent_id: str | None = None,
@@ -155,7 +155,10 @@ class AsyncOctavo:
         """Ask, and read the answer as it comes.
 
         `input`: a text for a conversation (a new one, or `conversation_id`, behind `parent_id`), or a list of
-        {role, content}, of which nothing is kept. `stream_id`: answers of one lane come one after the other.
+        {role, content}, of which nothing is kept. Without one: `question_id`, to have a question of the conversation
+        answered once more, or `continue_id`, to go on with an answer that was cut, stopped or broken off; the rest is a
+        message of its own. `parent_id` "root": the question stands beside the conversation's first. `stream_id`: answers
+        of one lane come one after the other.
         `idempotency_key`: names this request, so that asking twice answers once; made where it is not given.
         `timeout`: seconds for this answer, the client's where it is None. `extra`: parameters that this version of the
         client does not know.
@@ -174,7 +177,7 @@ class AsyncOctavo:
         )
         return self._start(Call(request), timeout)
 
-    async def complete(self, input: Input, **options: Any) -> Answer:
+    async def complete(self, input: Input | None = None, **options: Any) -> Answer:
         """Ask, and wait for the whole answer; takes what `stream` takes. Cancelling the task cancels the answer.
 
         A stateless answer whose connection breaks is asked for anew, as nobody has read any of it yet.
@@ -182,7 +185,7 @@ class AsyncOctavo:
         stream = self.stream(input, **options)
         return await stream.whole()
 
-    async def ask(self, input: Input, **options: Any) -> str:
+    async def ask(self, input: Input | None = None, **options: Any) -> str:
         """Ask, and wait for the text of the answer; takes what `stream` takes."""
         return (await self.complete(input, **options)).text
 

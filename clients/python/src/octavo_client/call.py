@@ -67,7 +67,7 @@ class Call:
     @property
     def stateless(self) -> bool:
         """Nothing of it is kept, and the server stops it when its connection breaks."""
-        return self.request is not None and not isinstance(self.request["input"], str)
+        return self.request is not None and not isinstance(self.request.get("input", ""), str)
 
     @property
     def accepted(self) -> bool:

@@ -17,7 +17,11 @@ SUBPROTOCOL = "octavo.v1"
 SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 # What stands in the frame itself.
-BESIDE_PARAMS = ("tools", "tool_choice", "parallel_tool_calls", "draft_id", "file_ids")
+BESIDE_PARAMS = (
+    "tools", "tool_choice", "parallel_tool_calls", "draft_id", "file_ids", "question_id", "continue_id",
+)  # fmt: skip
+# What stands in the place of an input.
+INSTEAD = ("question_id", "continue_id")
 
 # A text goes to a conversation, where it is kept; a list of messages stands alone, and nothing of it is kept.
 Input = str | Sequence[Mapping[str, Any]]
@@ -49,6 +53,8 @@ class Params(TypedDict, total=False):
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
     file_ids: Sequence[str]
+    question_id: str
+    continue_id: str
 
 
 def socket_url(url: str | None) -> str:
@@ -70,7 +76,7 @@ def key_of(api_key: str | None) -> str | None:
 
 
 def request_of(
-    input: Input,
+    input: Input | None,
     *,
     conversation_id: str | None,
     parent_id: str | None,
@@ -82,9 +88,9 @@ def request_of(
 ) -> dict[str, Any]:
     """The frame response.create, without its type and event_id. Raises RequestRefused for what cannot be sent."""
     named = {name: value for name, value in params.items() if value is not None}
-    if not isinstance(input, str):
+    if not isinstance(input, str) and not (input is None and any(name in named for name in INSTEAD)):
         try:
-            input = [dict(message) for message in input]
+            input = [dict(message) for message in input]  # type: ignore[union-attr]
         except (TypeError, ValueError):
             raise RequestRefused(
                 "The input is a text, or a list of messages with role and content.", code="invalid_type", param="input"

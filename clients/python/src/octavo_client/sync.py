@@ -167,7 +167,7 @@ class Octavo:
 
     def stream(
         self,
-        input: Input,
+        input: Input | None = None,
         *,
         conversation_id: str | None = None,
         parent_id: str | None = None,
@@ -197,11 +197,11 @@ class Octavo:
 
         return Stream(self._loop, self._loop.run(start()), self)
 
-    def complete(self, input: Input, **options: Any) -> Answer:
+    def complete(self, input: Input | None = None, **options: Any) -> Answer:
         """Ask, and wait for the whole answer; takes what `stream` takes. A KeyboardInterrupt cancels the answer."""
         return self._loop.run(self._client.complete(input, **options))
 
-    def ask(self, input: Input, **options: Any) -> str:
+    def ask(self, input: Input | None = None, **options: Any) -> str:
         """Ask, and wait for the text of the answer; takes what `stream` takes."""
         return self.complete(input, **options).text
 

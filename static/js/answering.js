@@ -1,0 +1,129 @@
+/* What a reader can do with messages: another answer, the rest of one, other words, a quotation, another branch. A feature
+   of chat.js; the buttons are the messages' (footer.js), which find what they do in `workspace.acts`. */
+
+import { commands } from "#octavo/commands.js";
+import { gettext } from "#octavo/i18n.js";
+import { toast } from "#octavo/toast.js";
+import { placeOf, shown } from "#octavo/tree.js";
+
+/** A text as a quotation of Markdown. */
+export const quotation = (text) =>
+  text
+    .trim()
+    .split("\n")
+    .map((line) => (line ? `> ${line}` : ">"))
+    .join("\n");
+
+export function install(workspace) {
+  const { session, log, composer, acts } = workspace;
+  const list = () => (workspace.current ? shown(workspace.current) : []);
+  const lastOf = (role) => list().findLast((message) => message.role === role);
+  const isFree = () => Boolean(workspace.current && !session.live(workspace.current));
+
+  /** Ask in the shown conversation, unless it is being answered; what is asked is at the end of what is shown. */
+  function ask(work) {
+    if (!isFree()) return toast(gettext("This conversation is being answered; wait for the end or stop it."));
+    workspace.refusal.hide();
+    work(workspace.current);
+    log.toEnd();
+  }
+
+  Object.assign(acts, {
+    again: (turn) => ask((conversation) => session.answerAgain(conversation, turn)),
+    retry: (turn) => ask((conversation) => session.askAgain(conversation, turn)),
+    goOn: (turn) => ask((conversation) => session.goOn(conversation, turn)),
+
+    edit: (question, text) => {
+      if (isFree()) return ask((conversation) => session.edit(conversation, question, text));
+      toast(gettext("This conversation is being answered; wait for the end or stop it."));
+      log.views.get(question)?.edit(text);
+    },
+
+    quote: (message, selected) => {
+      const before = composer.input.value.trimEnd();
+      composer.put(`${before ? `${before}\n\n` : ""}${quotation(selected || message.text)}\n\n`);
+      composer.focus();
+      composer.input.setSelectionRange(composer.input.value.length, composer.input.value.length);
+      composer.input.scrollTop = composer.input.scrollHeight;
+    },
+
+    /** `button`: the one that was pressed, which has the focus again on the message that is shown now. */
+    step: (message, by, button = null) => {
+      const index = list().indexOf(message);
+      const topOf = (one) => log.views.get(one)?.element.getBoundingClientRect().top;
+      const top = topOf(message);
+      log.following = false; // the reader looks at this message, and not at the end
+      session.step(workspace.current, message, by);
+      const now = list()[index];
+      const moved = topOf(now) - top;
+      if (moved) log.scroller.scrollTop += moved;
+      const footer = log.views.get(now)?.element.querySelector("footer");
+      if (button) (footer?.querySelector(`[data-action="${button}"]:enabled`) ?? footer?.querySelector(".branch :enabled"))?.focus();
+    },
+  });
+
+  function edit(question) {
+    const view = log.views.get(question);
+    view?.element.scrollIntoView({ block: "nearest" });
+    view?.edit();
+  }
+
+  /** The message that the branch keys are about: the one with the focus, else the last one that has others beside it. */
+  function branched() {
+    const focused = document.activeElement?.closest(".message");
+    const of = list().filter((message) => placeOf(message).of > 1);
+    return of.find((message) => log.views.get(message)?.element === focused) ?? of.at(-1);
+  }
+
+  const canStep = (by) => {
+    const message = branched();
+    const { at, of } = message ? placeOf(message) : { at: 0, of: 1 };
+    return at + by >= 0 && at + by < of;
+  };
+
+  const goesOn = () => {
+    const turn = lastOf("assistant");
+    return isFree() && turn?.text && ["incomplete", "cancelled", "failed"].includes(turn.status) ? turn : null;
+  };
+
+  commands.add({
+    id: "edit-last",
+    title: gettext("Edit your last message"),
+    icon: "pencil",
+    when: () => isFree() && Boolean(lastOf("user")),
+    run: () => edit(lastOf("user")),
+  });
+  commands.add({
+    id: "answer-again",
+    title: gettext("Answer again"),
+    icon: "refresh-cw",
+    when: () => isFree() && Boolean(lastOf("assistant")),
+    run: () => acts.again(lastOf("assistant")),
+  });
+  commands.add({
+    id: "go-on",
+    title: gettext("Continue the answer"),
+    icon: "arrow-down",
+    when: () => Boolean(goesOn()),
+    run: () => acts.goOn(goesOn()),
+  });
+  commands.add({
+    id: "quote-last",
+    title: gettext("Quote the last answer"),
+    icon: "quote",
+    when: () => Boolean(lastOf("assistant")?.text),
+    run: () => acts.quote(lastOf("assistant"), ""),
+  });
+  for (const [id, by, title, keys] of [
+    ["previous-version", -1, gettext("Previous version of the message"), "Alt+Shift+ArrowLeft"],
+    ["next-version", 1, gettext("Next version of the message"), "Alt+Shift+ArrowRight"],
+  ])
+    commands.add({
+      id,
+      title,
+      keys,
+      icon: by < 0 ? "chevron-left" : "chevron-right",
+      when: () => canStep(by),
+      run: () => acts.step(branched(), by),
+    });
+}
