@@ -461,7 +461,8 @@ local function place(_, args)
   return request and position(request) or 0
 end
 
--- Somebody looks at a chat's memory for a while. A hint says so to the workers, where nobody did before.
+-- Somebody looks at a chat's memory for a while. Where nobody did before, a hint says so to the workers, and what they
+-- said the last time counts no more.
 local function watch(_, args)
   local model, member, ttl = args[1], args[2], tonumber(args[3])
   local key, now = 'octavo:watches:' .. model, now_ms()
@@ -469,7 +470,10 @@ local function watch(_, args)
   local new = redis.call('ZADD', key, now + ttl, member)
   redis.call('ZREMRANGEBYRANK', key, 0, -MOST_WATCHES - 1)
   redis.call('PEXPIRE', key, ttl)
-  if new == 1 then hint(model, 'kind', 'watch') end
+  if new == 1 then
+    redis.call('DEL', (string.gsub('octavo:memory ' .. member, ' ', ':')))
+    hint(model, 'kind', 'watch')
+  end
   return new
 end
 

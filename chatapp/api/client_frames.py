@@ -13,7 +13,7 @@ from msgspec import Meta
 
 # Client-made ids come back in our answers; longer ones than this are somebody's mistake.
 MAX_EVENT_ID = 128
-TOPICS = ("conversations", "usage")
+TOPICS = ("conversations", "usage", "memory")
 
 EventId = Annotated[
     str,
@@ -31,7 +31,7 @@ StreamId = Annotated[
         " different lanes at the same time. All frames of a response carry its lane.",
     ),
 ]
-Topic = Annotated[Literal["conversations", "usage"], Meta(description="What to hear of.")]
+Topic = Annotated[Literal["conversations", "usage", "memory"], Meta(description="What to hear of.")]
 
 
 class InputText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -182,9 +182,18 @@ class Resume(ClientFrame, frozen=True, kw_only=True, tag="response.resume"):
 
 
 class Subscribe(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
-    """Hear of a topic from now on. `subscribed` answers it."""
+    """Hear of a topic from now on. `subscribed` answers it. Of memory one conversation at a time: another one takes its
+    place.
+    """
 
     topic: Topic
+    conversation_id: Annotated[
+        str | None,
+        Meta(description="For memory: whose blocks. Without it: those that wait for a new conversation."),
+    ] = None
+    assistant_id: Annotated[
+        str | None, Meta(description="For memory of a new conversation: who will answer; else the team's default.")
+    ] = None
 
 
 class Unsubscribe(ClientFrame, frozen=True, kw_only=True, tag="unsubscribe"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chatapp.api import server_frames as s
-from engine.protocol import Logprob, Timing, TokenLogprob, Usage
+from engine.protocol import Logprob, Memory, MemoryRun, Timing, TokenLogprob, Usage
 
 RESPONSE = "0199c1f2-7f3a-7c1e-9b57-2f4a6d0e8c11"
 CONVERSATION = "0199c1f2-7f38-7d02-8a64-91b3c5d7e2f0"
@@ -128,7 +128,13 @@ CLIENT: dict[str, list[tuple[str, dict[str, Any]]]] = {
             {"type": "response.resume", "event_id": "r1", "response_id": RESPONSE, "after": 41},
         )
     ],
-    "subscribe": [("Keep a list up to date", {"type": "subscribe", "event_id": "t1", "topic": "conversations"})],
+    "subscribe": [
+        ("Keep a list up to date", {"type": "subscribe", "event_id": "t1", "topic": "conversations"}),
+        (
+            "Watch a conversation's memory",
+            {"type": "subscribe", "event_id": "t3", "topic": "memory", "conversation_id": CONVERSATION},
+        ),
+    ],
     "unsubscribe": [("Enough of it", {"type": "unsubscribe", "event_id": "t2", "topic": "conversations"})],
     "ping": [("Is anybody there?", {"type": "ping", "event_id": "p1"})],
 }
@@ -261,5 +267,28 @@ SERVER: list[tuple[str, s.ServerFrame]] = [
     (
         "What a response used",
         s.UsageUpdated(response_id=RESPONSE, model="smollm2-135m-instruct", usage=_USAGE),
+    ),
+    (
+        "The memory of a conversation that is being answered",
+        s.MemoryUpdated(
+            conversation_id=CONVERSATION,
+            memory=Memory(
+                worker="engine-1204-9f31c2",
+                at_ms=1796026502114,
+                state="answering",
+                block_size=16,
+                block_bytes=368640,
+                runs=[
+                    MemoryRun("team", chats=6, pinned=True, since=1796020000, blocks=11),
+                    MemoryRun("kept", since=1796026400, blocks=4),
+                    MemoryRun("own", since=1796026500, blocks=3),
+                ],
+                tokens=279,
+                length=280,
+                cached=245,
+                response=RESPONSE,
+                seq=31,
+            ),
+        ),
     ),
 ]

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from chatapp.api.client_frames import MAX_EVENT_ID
 from engine.protocol import Logprob as Logprob
-from engine.protocol import Timing, TokenLogprob, Usage
+from engine.protocol import Memory, Timing, TokenLogprob, Usage
 
 MAX_FRAME_BYTES = 64 * 1024
 
@@ -276,6 +276,16 @@ class UsageUpdated(ServerFrame, frozen=True, kw_only=True, tag="usage.updated"):
     usage: Usage
 
 
+class MemoryUpdated(ServerFrame, frozen=True, kw_only=True, tag="memory.updated"):
+    """Topic memory: the blocks of the engine's memory that the conversation has now. Four times a second at most, and
+    only when something has changed."""
+
+    conversation_id: Annotated[str | None, Meta(description="Whose; left out for a new conversation.")] = None
+    memory: Annotated[
+        Memory | None, Meta(description="Left out while no engine answers: what you have is what was.")
+    ] = None
+
+
 AnyServerFrame: TypeAlias = (
     SessionCreated
     | SessionExpiring
@@ -297,4 +307,5 @@ AnyServerFrame: TypeAlias = (
     | ConversationUpdated
     | ConversationDeleted
     | UsageUpdated
+    | MemoryUpdated
 )

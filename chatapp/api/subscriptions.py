@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from chatapp.api import frames
+from chatapp.api.memory_topic import MemoryTopic
 from chatapp.api.outbox import Outbox, Overflow
 from chatapp.streaming.topics import channel, listener
 from chatapp.tenants.access import Access
@@ -27,15 +28,27 @@ class Subscriptions:
         self._wanted: dict[str, str | None] = {}  # topic -> the event_id that `subscribed` still has to answer
         self._live = False
         self._end: Callable[[], None] | None = None
+        self._memory: MemoryTopic | None = None
 
     def close(self) -> None:
+        self._hear_no_changes()
+        self._hear_no_memory()
+
+    def _hear_no_changes(self) -> None:
         if self._end is not None:
             self._end()
             self._end = None
 
+    def _hear_no_memory(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
     async def subscribe(self, frame: frames.Subscribe) -> None:
-        """Raises Forbidden where the asker has no chats."""
+        """Raises Forbidden where the asker has no chats, NotFound where the conversation is none of the asker's."""
         self._access.require(Permission.CHAT)
+        if frame.topic == "memory":
+            return await self._look(frame)
         self._wanted[frame.topic] = frame.event_id
         if self._end is None:
             name = channel(self._access.tenant.pk, self._access.principal)
@@ -46,9 +59,19 @@ class Subscriptions:
 
     async def unsubscribe(self, frame: frames.Unsubscribe) -> None:
         self._wanted.pop(frame.topic, None)
+        if frame.topic == "memory":
+            self._hear_no_memory()
         if not self._wanted:
-            self.close()
+            self._hear_no_changes()
         self._outbox.put(frames.Unsubscribed(topic=frame.topic, event_id=frame.event_id))
+
+    async def _look(self, frame: frames.Subscribe) -> None:
+        self._hear_no_memory()
+        looking = self._memory = MemoryTopic(self._access, self._outbox, self._give_up, frame)
+        look = await looking.allowed()
+        if self._memory is looking:  # nothing newer was asked for meanwhile
+            self._outbox.put(frames.Subscribed(topic=frame.topic, event_id=frame.event_id))
+            looking.begin(look)
 
     def _begin(self, topic: str) -> None:
         event_id, self._wanted[topic] = self._wanted[topic], None

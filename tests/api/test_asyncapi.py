@@ -17,8 +17,8 @@ from django.test import Client
 from chatapp.api import asyncapi, examples, frames
 from chatapp.chat.models import Conversation
 from engine import protocol
-from engine.protocol import Logprob, Part, TokenLogprob, ToolCallPart
-from tests.api.sockets import Line, Voice, delta, line, voice
+from engine.protocol import Logprob, MemoryRun, Part, TokenLogprob, ToolCallPart
+from tests.api.sockets import Line, Voice, delta, line, until, voice
 from tests.chat.conftest import Team, record, server, strangers, team
 from tests.stack import ROOT
 
@@ -188,6 +188,11 @@ async def test_what_sockets_say_is_what_it_says(
         taken = voice.start()
         voice.end(taken, protocol.Failed(seq=1, code="broken", message="It broke.", param="input", retryable=True))
         await socket.read_until("response.failed", response_id=fourth["response_id"])
+        await socket.send(type="subscribe", topic="memory", conversation_id=asked["conversation_id"], event_id="m")
+        await socket.read_until("subscribed", topic="memory")
+        await until(voice.watched)
+        voice.remember(voice.watched()[0], MemoryRun("own", blocks=2), tokens=20)
+        await socket.read_until("memory.updated")
         await refusals(socket)
         found = await asyncio.to_thread(Conversation.objects.get, pk=asked["conversation_id"])
         found.deleted_at = found.created_at

@@ -75,6 +75,7 @@ ADDRESSES: dict[str, str] = {
     "api/t/<slug>/conversations/search": MANAGED,
     "api/t/<slug>/conversations/changes": MANAGED,
     "api/t/<slug>/conversations/<conversation_id>": MANAGED,
+    "api/t/<slug>/conversations/<conversation_id>/memory": MANAGED,
     "api/t/<slug>/conversations/<conversation_id>/messages": MANAGED,
     "api/t/<slug>/conversations/<conversation_id>/messages/<message_id>/answers": MANAGED,
     "api/t/<slug>/conversations/<conversation_id>/messages/<message_id>/continuations": MANAGED,
@@ -202,8 +203,8 @@ FRAMES: dict[str, str] = {
     "response.create": FOREIGN,
     "response.cancel": FOREIGN,
     "response.resume": FOREIGN,
-    # Of one's own alone: tests/api/test_topics.py.
-    "subscribe": NO_ID,
+    # To what changes of one's own alone: tests/api/test_topics.py. To memory with an id: tests/api/test_memory.py too.
+    "subscribe": FOREIGN,
     "unsubscribe": NO_ID,
     "ping": NO_ID,
 }
@@ -356,6 +357,10 @@ def test_to_every_frame_a_stranger_gets_not_found(
             ],
             "response.cancel": [{"response_id": "ID"}],
             "response.resume": [{"response_id": "ID", "after": -1}, {"response_id": "ID", "after": 1}],
+            "subscribe": [
+                {"topic": "memory", "conversation_id": "ID"},
+                {"topic": "memory", "assistant_id": "ID"},
+            ],
         }
         assert set(trials) == {kind for kind, what in FRAMES.items() if what is FOREIGN}
         for kind, fields in trials.items():
@@ -391,6 +396,7 @@ def test_to_every_frame_the_wrong_role_gets_not_allowed(stack: Stack, theirs: Th
         ],
         "response.cancel": [{"response_id": told[0]["response_id"]}],
         "response.resume": [{"response_id": told[0]["response_id"], "after": -1}],
+        "subscribe": [{"topic": "memory", "conversation_id": told[0]["conversation_id"]}, {"topic": "memory"}],
     }
     assert set(trials) == {kind for kind, what in FRAMES.items() if what is FOREIGN}
     with Browser(stack, person).open(theirs.slug) as socket:

@@ -99,6 +99,16 @@ class ScriptedWorker:
         reply = protocol.parse_finished(self._call(protocol.finish(self.name, taken.id, taken.attempt, event)))
         assert reply.outcome == "ok"
 
+    def remember(self, watch: protocol.Watch, *runs: protocol.MemoryRun, **fields: Any) -> None:
+        """Say what it holds of a chat, as a worker does that has heard of the look."""
+        given = {"worker": self.name, "at_ms": 1, "state": "idle", "block_size": 16, "block_bytes": 1024, **fields}
+        said = protocol.encode(protocol.Memory(runs=list(runs), **given))
+        self.redis.hset(protocol.memory_key(watch), given["worker"], said)
+        self.redis.publish(protocol.memory_key(watch), said)
+
+    def watched(self) -> list[protocol.Watch]:
+        return protocol.parse_watched(self._call(protocol.watched(self.model)))
+
     def answer(self, *texts: str, finish_reason: str = "stop") -> Request:
         """The whole of it; returns the request as the worker got it."""
         taken = self.begin(*texts)

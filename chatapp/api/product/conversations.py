@@ -14,12 +14,13 @@ from django.db import transaction
 from ninja import Field, Query, Router, Schema, Status
 
 from chatapp.api.product.base import LIMIT, AccessRequest, ErrorAnswer, needs
-from chatapp.chat import conversations, present, selectors, services, tags
+from chatapp.chat import conversations, memory, present, selectors, services, tags
 from chatapp.chat.models import LONGEST_TAG, LONGEST_TITLE, Generation
 from chatapp.chat.tags import MOST_TAGS
 from chatapp.errors import Refusal
 from chatapp.streaming import finished
 from chatapp.streaming.assembly import assembled
+from chatapp.streaming.memory import once
 from chatapp.tenants.permissions import Permission
 
 router = Router(tags=["chat"])
@@ -193,6 +194,42 @@ class Response(Answer):
     text: str
 
 
+class Blocks(Schema):
+    """Neighbouring blocks of which the same can be said. `kind`: platform and team (prompts, shared), kept (the
+    conversation's own, from earlier turns), own (what this answer adds), lost (of an idle one's, evicted since).
+    `chats`: how many other conversations of the team hold them too. `since`: seconds of the Unix epoch, roughly."""
+
+    kind: Literal["platform", "team", "kept", "own", "lost"]
+    blocks: int
+    chats: int
+    pinned: bool
+    host: bool
+    since: int
+
+
+class Memory(Schema):
+    """`state`: answering, idle (what the next turn would find), new (what any new conversation would find). `tokens`
+    fill the blocks from the first on; the conversation has `length`. `cached`: found as the answer began. `outdated`:
+    the team's instructions have changed, so the next turn finds nothing of this."""
+
+    worker: str
+    state: Literal["answering", "idle", "new"]
+    block_size: int
+    block_bytes: int
+    tokens: int
+    length: int
+    cached: int
+    lost_at: int
+    outdated: bool
+    runs: list[Blocks]
+
+
+class MemoryAnswer(Schema):
+    """null while no engine answers."""
+
+    memory: Memory | None
+
+
 class Stopped(Schema):
     status: str
 
@@ -246,6 +283,18 @@ def delete(request: AccessRequest, slug: str, conversation_id: UUID) -> Any:
 @router.post("/t/{slug}/conversations/{uuid:conversation_id}/restore", response={200: Item, **REFUSALS}, auth=CHAT)
 def restore(request: AccessRequest, slug: str, conversation_id: UUID) -> Any:
     return present.conversation_item(conversations.restore(access=request.auth, conversation_id=conversation_id))
+
+
+@router.get(
+    "/t/{slug}/conversations/{uuid:conversation_id}/memory", response={200: MemoryAnswer, **REFUSALS}, auth=CHAT
+)
+def blocks(request: AccessRequest, slug: str, conversation_id: UUID) -> Any:
+    """The blocks of the engine's memory that it has now. As they change: the websocket's topic memory."""
+    found = once(memory.look(request.auth, conversation_id=conversation_id))
+    if found is None:
+        return {"memory": None}
+    told = {name: getattr(found, name) for name in Memory.model_fields if name != "runs"}
+    return {"memory": {**told, "runs": [{n: getattr(run, n) for n in Blocks.model_fields} for run in found.runs]}}
 
 
 @router.get("/t/{slug}/conversations/{uuid:conversation_id}/messages", response={200: Messages, **REFUSALS}, auth=CHAT)
