@@ -18,6 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import translation
 from django.utils.cache import patch_vary_headers
+from django.utils.formats import number_format
 from django.utils.translation.trans_real import DjangoTranslation
 from django.views.decorators.http import require_safe
 from django.views.defaults import page_not_found
@@ -156,3 +157,16 @@ def words(request: HttpRequest, language: str, digest: str) -> HttpResponse:
     # During an update two versions serve: the page of one must not keep the words of the other.
     response["Cache-Control"] = "public, max-age=31536000, immutable" if digest == current else "no-store"
     return response
+
+
+# --- parts of sentences -----------------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """With its digits in groups, as the language has them: 12,000 or 12.000."""
+    return number_format(value, use_l10n=True, force_grouping=True)
+
+
+def inside(text: str) -> str:
+    """A name of ours in the middle of a sentence: small at its beginning, but in German, whose nouns are not."""
+    return text if (translation.get_language() or SOURCE).startswith("de") else text[:1].lower() + text[1:]

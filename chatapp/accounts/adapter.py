@@ -13,8 +13,11 @@ from allauth.mfa.adapter import DefaultMFAAdapter
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
-from django.utils import timezone
+from django.utils import timezone, translation
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
 
+from chatapp.accounts.selectors import language_of
 from chatapp.accounts.throttle import in_words, wait_s
 from chatapp.sealing import Unreadable, seal, unseal
 from chatapp.site.selectors import mail_is_set_up
@@ -27,17 +30,17 @@ SECOND_FACTOR = "second factor"
 class AccountAdapter(DefaultAccountAdapter):
     error_messages = {
         **DefaultAccountAdapter.error_messages,
-        "account_inactive": "This account is closed.",
-        "duplicate_email": "That is your address already.",
-        "email_password_mismatch": "No account has this address and this password.",
-        "email_taken": "Another account has this address.",
-        "enter_current_password": "This is not your current password.",
-        "incorrect_code": "This code is not right.",
-        "incorrect_password": "This is not your password.",
-        "invalid_or_expired_key": "This link is too old, or was used already.",
-        "invalid_password_reset": "This link is too old, or was used already.",
-        "rate_limited": "That was too often. Try again in a few minutes.",
-        "unverified_primary_email": "Confirm this address first.",
+        "account_inactive": _l("This account is closed."),
+        "duplicate_email": _l("That is your address already."),
+        "email_password_mismatch": _l("No account has this address and this password."),
+        "email_taken": _l("Another account has this address."),
+        "enter_current_password": _l("This is not your current password."),
+        "incorrect_code": _l("This code is not right."),
+        "incorrect_password": _l("This is not your password."),
+        "invalid_or_expired_key": _l("This link is too old, or was used already."),
+        "invalid_password_reset": _l("This link is too old, or was used already."),
+        "rate_limited": _l("That was too often. Try again in a few minutes."),
+        "unverified_primary_email": _l("Confirm this address first."),
     }
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
@@ -55,7 +58,7 @@ class AccountAdapter(DefaultAccountAdapter):
             keys.append(f"mfa-auth-user-{user.pk}")
         wait = wait_s(request, "login_failed", keys=keys) or 60
         request.retry_after_s = wait  # for the answer's status and header (chatapp.hygiene)
-        return ValidationError(f"That was tried too often. Try again {in_words(wait)}.", code=code)
+        return ValidationError(_("That was tried too often. Try again %(wait)s.") % {"wait": in_words(wait)}, code=code)
 
     # What a login was tried with, as allauth counts it.
     _tried = ""
@@ -72,10 +75,10 @@ class AccountAdapter(DefaultAccountAdapter):
 
     def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
         words = {
-            "reauthenticate": "Use your password",
-            "reauthenticate_by_code": "Get a code by mail",
-            "mfa_reauthenticate": "Use a code of your app",
-            "mfa_reauthenticate:webauthn": "Use a passkey",
+            "reauthenticate": _("Use your password"),
+            "reauthenticate_by_code": _("Get a code by mail"),
+            "mfa_reauthenticate": _("Use a code of your app"),
+            "mfa_reauthenticate:webauthn": _("Use a passkey"),
         }
         without = set() if mail_is_set_up() else {"reauthenticate_by_code"}
         offered = super().get_reauthentication_methods(user)
@@ -85,8 +88,10 @@ class AccountAdapter(DefaultAccountAdapter):
         """Nothing goes out where no mail is set up, and the pages say so. A mail server that is down fails no page."""
         if not mail_is_set_up():
             return
+        # Who asked is mostly who gets it; an account's own choice comes before that.
         try:
-            super().send_mail(template_prefix, email, {**context, "octavo_url": settings.OCTAVO_URL})
+            with translation.override(language_of(email) or translation.get_language()):
+                super().send_mail(template_prefix, email, {**context, "octavo_url": settings.OCTAVO_URL})
         except OSError as error:  # SMTPException is one
             log.error("mail.failed", mail=template_prefix, error=type(error).__name__)
 
@@ -97,8 +102,8 @@ class AccountAdapter(DefaultAccountAdapter):
 class SecondFactorAdapter(DefaultMFAAdapter):
     error_messages = {
         **DefaultMFAAdapter.error_messages,
-        "incorrect_code": "This code is not right. Codes change every half minute; try the newest one.",
-        "cannot_generate_recovery_codes": "Set up an app or a passkey first.",
+        "incorrect_code": _l("This code is not right. Codes change every half minute; try the newest one."),
+        "cannot_generate_recovery_codes": _l("Set up an app or a passkey first."),
     }
 
     def encrypt(self, text: str) -> str:
@@ -115,4 +120,4 @@ class SecondFactorAdapter(DefaultMFAAdapter):
         return "Octavo"
 
     def generate_authenticator_name(self, user: Any, type: str) -> str:
-        return f"Passkey of {timezone.localdate():%Y-%m-%d}"
+        return _("Passkey of %(day)s") % {"day": f"{timezone.localdate():%Y-%m-%d}"}

@@ -9,6 +9,7 @@ from datetime import datetime
 from allauth.usersessions.models import UserSession
 from django.dispatch import Signal
 from django.http import HttpRequest
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.models import User
 from chatapp.errors import NotFound
@@ -41,8 +42,10 @@ def device(user_agent: str) -> str:
     browser = next((name for mark, name in BROWSERS if mark in user_agent), "")
     system = next((name for mark, name in SYSTEMS if mark in user_agent), "")
     if browser or system:
-        return " on ".join(part for part in (browser, system) if part)
-    return re.split(r"[/ ]", user_agent, maxsplit=1)[0][:40] or "Unknown device"
+        if not (browser and system):
+            return browser or system
+        return _("%(browser)s on %(system)s") % {"browser": browser, "system": system}
+    return re.split(r"[/ ]", user_agent, maxsplit=1)[0][:40] or _("Unknown device")
 
 
 def places(request: HttpRequest) -> list[Place]:
@@ -63,7 +66,7 @@ def revoke(*, user: User, session_id: int, request: HttpRequest | None = None) -
     """Ends one of the person's own sessions. Raises NotFound for any other; again is harmless to the rest."""
     row = UserSession.objects.filter(user=user, pk=session_id).first()
     if row is None:
-        raise NotFound("This session has ended already.")
+        raise NotFound(_("This session has ended already."))
     row.end()
     sessions_revoked.send(sender=User, request=request, user=user, count=1)
 

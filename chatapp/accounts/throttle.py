@@ -14,6 +14,7 @@ from allauth.core.internal import ratelimit
 from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.translation import ngettext
 
 APP = "allauth.account"
 # What is counted at which page (the names of allauth's URLs).
@@ -52,8 +53,9 @@ def wait_s(
 
 def in_words(seconds: int) -> str:
     if seconds <= 90:
-        return "in a second" if seconds == 1 else f"in {seconds} seconds"
-    return f"in {math.ceil(seconds / 60)} minutes"
+        return ngettext("in a second", "in %(n)s seconds", seconds) % {"n": seconds}
+    minutes = math.ceil(seconds / 60)
+    return ngettext("in a minute", "in %(n)s minutes", minutes) % {"n": minutes}
 
 
 def too_many(request: HttpRequest, exception: Exception | None = None, *, wait: int = 0) -> HttpResponse:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.audit.actions import title
 from chatapp.ids import new_id
@@ -12,9 +14,9 @@ from chatapp.owned import TenantOwned
 
 
 class ActorKind(models.TextChoices):
-    USER = "user", "Person"
-    KEY = "key", "API key"
-    OPERATOR = "operator", "Operator"
+    USER = "user", _l("Person")
+    KEY = "key", _l("API key")
+    OPERATOR = "operator", _l("Operator")
     SYSTEM = "system", "Octavo"
 
 
@@ -51,7 +53,7 @@ class AuditEntry(TenantOwned):
 
     @property
     def title(self) -> str:
-        return title(self.action)
+        return _(title(self.action))
 
 
 class BreakGlass(TenantOwned):

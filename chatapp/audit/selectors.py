@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
 
 from chatapp.audit.actions import matching
 from chatapp.audit.models import ActorKind, AuditEntry
@@ -59,13 +60,13 @@ def entries(filters: Filters, *, cursor: str = "", limit: int = PAGE) -> Page:
 def _filtered(filters: Filters) -> QuerySet[AuditEntry]:
     for name, value in vars(filters).items():
         if isinstance(value, str) and "\0" in value:
-            raise BadInput("This cannot be searched for.", param=name)
+            raise BadInput(_("This cannot be searched for."), param=name)
     if filters.actor_kind and filters.actor_kind not in ActorKind.values:
-        raise BadInput(f"Choose one of {', '.join(ActorKind.values)}.", param="actor_kind")
+        raise BadInput(_("Choose one of %(choices)s.") % {"choices": ", ".join(ActorKind.values)}, param="actor_kind")
     for name in ("since", "until"):
         moment = getattr(filters, name)
         if moment is not None and within_time(moment) is None:
-            raise BadInput("Say a time with its zone, as in 2027-01-31T12:00:00Z.", param=name)
+            raise BadInput(_("Say a time with its zone, as in 2027-01-31T12:00:00Z."), param=name)
     found: QuerySet[AuditEntry] = AuditEntry.objects.order_by("-at", "-id")
     if filters.text:
         names = _contains("actor_name", filters.text) | _contains("object_name", filters.text)

@@ -14,6 +14,7 @@ from typing import Any
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.chat.models import Generation
 from chatapp.ids import new_id, parse_id
@@ -29,14 +30,14 @@ LONGEST_CUSTOM_ID = 512
 class Status(models.TextChoices):
     """OpenAI's words."""
 
-    VALIDATING = "validating", "Being checked"
-    FAILED = "failed", "Refused"
-    IN_PROGRESS = "in_progress", "Under way"
-    FINALIZING = "finalizing", "Being written"
-    COMPLETED = "completed", "Completed"
-    EXPIRED = "expired", "Out of time"
-    CANCELLING = "cancelling", "Being cancelled"
-    CANCELLED = "cancelled", "Cancelled"
+    VALIDATING = "validating", _l("Being checked")
+    FAILED = "failed", _l("Refused")
+    IN_PROGRESS = "in_progress", _l("Under way")
+    FINALIZING = "finalizing", _l("Being written")
+    COMPLETED = "completed", _l("Completed")
+    EXPIRED = "expired", _l("Out of time")
+    CANCELLING = "cancelling", _l("Being cancelled")
+    CANCELLED = "cancelled", _l("Cancelled")
 
 
 UNFINISHED = (Status.VALIDATING, Status.IN_PROGRESS, Status.FINALIZING, Status.CANCELLING)

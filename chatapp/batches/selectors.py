@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import Count, Q, QuerySet
+from django.utils.translation import gettext as _
 
 from chatapp.batches.models import Batch, ItemState, parse_batch_id
 from chatapp.cursors import behind, cursor_of
@@ -23,7 +24,7 @@ class Page:
 def own(access: Access) -> QuerySet[Batch]:
     access.require(Permission.CHAT)
     if access.key is None:
-        raise Forbidden("Batches are made and read with API keys.")
+        raise Forbidden(_("Batches are made and read with API keys."))
     return counted(Batch.objects.filter(tenant=access.tenant))
 
 
@@ -38,7 +39,7 @@ def counted(rows: QuerySet[Batch]) -> QuerySet[Batch]:
 def batch(access: Access, batch_id: object, *, param: str = "batch_id") -> Batch:
     found = own(access).filter(pk=parse_batch_id(batch_id)).first()
     if found is None:
-        raise NotFound(f"There is no such batch: {str(batch_id)[:60]}.", param=param)
+        raise NotFound(_("There is no such batch: %(name)s.") % {"name": str(batch_id)[:60]}, param=param)
     return found
 
 
@@ -76,7 +77,7 @@ def of_team(access: Access, *, cursor: str = "", limit: int = PAGE) -> TeamPage:
 def one_of_team(access: Access, batch_id: object) -> Batch:
     found = _of_team(access).filter(pk=parse_batch_id(batch_id)).first()
     if found is None:
-        raise NotFound("There is no such batch.", param="batch_id")
+        raise NotFound(_("There is no such batch."), param="batch_id")
     return found
 
 

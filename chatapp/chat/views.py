@@ -11,6 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.templatetags.static import static
 from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from chatapp.accounts.selectors import has_operator
@@ -89,13 +91,13 @@ def groups_by_day(items: list[dict[str, Any]], today: date) -> list[dict[str, An
         day = timezone.localtime(datetime.fromisoformat(item["updated_at"])).date()
         days = (today - day).days
         if days <= 0:
-            return "Today"
+            return _("Today")
         if days == 1:
-            return "Yesterday"
+            return _("Yesterday")
         if days < 7:
-            return "Last 7 days"
+            return _("Last 7 days")
         if days < 30:
-            return "Last 30 days"
-        return f"{day:%B}" if day.year == today.year else f"{day:%B %Y}"
+            return _("Last 30 days")
+        return date_format(day, "F" if day.year == today.year else "YEAR_MONTH_FORMAT")
 
     return [{"name": group, "conversations": list(members)} for group, members in groupby(items, key=name)]

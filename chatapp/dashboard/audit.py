@@ -8,6 +8,8 @@ from zoneinfo import ZoneInfo
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.audit import break_glass
 from chatapp.audit.actions import ACTIONS, topics
@@ -23,25 +25,28 @@ from chatapp.tenants.permissions import Permission
 
 
 def _actions() -> list[tuple[str, Any]]:
-    named = [("", "Anything")]
-    named += [(f"{topic}.", f"All about {name}") for topic, name in topics()]
-    return [*named, ("One action", sorted(ACTIONS.items(), key=lambda item: item[1]))]
+    named: list[tuple[str, Any]] = [("", _("Anything"))]
+    named += [(f"{topic}.", _("All about %(topic)s") % {"topic": _(name)}) for topic, name in topics()]
+    return [
+        *named,
+        (_("One action"), sorted(((name, _(words)) for name, words in ACTIONS.items()), key=lambda item: item[1])),
+    ]
 
 
 class FilterForm(forms.Form):
-    q = forms.CharField(label="Search", max_length=200, required=False, widget=forms.SearchInput)
-    actor = forms.CharField(label="Who", max_length=254, required=False)
-    actor_kind = forms.ChoiceField(label="Kind", required=False, choices=[("", "Anyone"), *ActorKind.choices])
-    action = forms.ChoiceField(label="What", required=False, choices=_actions)
-    object = forms.CharField(label="Object", max_length=254, required=False)
-    address = forms.CharField(label="From address", max_length=60, required=False)
-    since = forms.DateField(label="First day", required=False, widget=forms.DateInput(attrs={"type": "date"}))
-    until = forms.DateField(label="Last day", required=False, widget=forms.DateInput(attrs={"type": "date"}))
+    q = forms.CharField(label=_l("Search"), max_length=200, required=False, widget=forms.SearchInput)
+    actor = forms.CharField(label=_l("Who"), max_length=254, required=False)
+    actor_kind = forms.ChoiceField(label=_l("Kind"), required=False, choices=[("", _l("Anyone")), *ActorKind.choices])
+    action = forms.ChoiceField(label=_l("What"), required=False, choices=_actions)
+    object = forms.CharField(label=_l("Object"), max_length=254, required=False)
+    address = forms.CharField(label=_l("From address"), max_length=60, required=False)
+    since = forms.DateField(label=_l("First day"), required=False, widget=forms.DateInput(attrs={"type": "date"}))
+    until = forms.DateField(label=_l("Last day"), required=False, widget=forms.DateInput(attrs={"type": "date"}))
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
         if data.get("since") and data.get("until") and data["since"] > data["until"]:
-            self.add_error("until", "The last day is before the first.")
+            self.add_error("until", _("The last day is before the first."))
         return data
 
     def filters(self, zone: ZoneInfo) -> Filters:

@@ -10,6 +10,7 @@ import uuid
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils.translation import gettext as _
 
 from chatapp.batches import selectors, services
 from chatapp.batches.endpoints import ENDPOINTS
@@ -45,7 +46,7 @@ def index(request: HttpRequest, access: Access) -> HttpResponse:
 def cancel(request: HttpRequest, access: Access, batch_id: uuid.UUID) -> HttpResponse:
     try:
         services.cancel_for_team(access=access, batch_id=batch_id)
-        messages.success(request, "The batch is being cancelled. What is done is kept.")
+        messages.success(request, _("The batch is being cancelled. What is done is kept."))
     except Conflict as refusal:
         messages.error(request, refusal.message)
     return redirect("tenant-batches", access.tenant.slug)

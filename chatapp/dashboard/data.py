@@ -11,6 +11,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from chatapp.dashboard.data_forms import RetentionForm, TypedForm
 from chatapp.dashboard.downloads import download
@@ -65,7 +68,7 @@ def _page(request: HttpRequest, access: Access, *, status: int = 200, **forms: A
 
 def _deletion_form(access: Access, data: Any = None) -> TypedForm:
     slug = access.tenant.slug
-    return TypedForm(data, must_equal=slug, label=f"Type {slug} to confirm", auto_id="deletion_%s")
+    return TypedForm(data, must_equal=slug, label=_("Type %(what)s to confirm") % {"what": slug}, auto_id="deletion_%s")
 
 
 def _retention(request: HttpRequest, access: Access) -> HttpResponse:
@@ -83,8 +86,18 @@ def _retention(request: HttpRequest, access: Access) -> HttpResponse:
         return page(request, access, "tenant/data_preview.html", context)
     if not is_repeat(request):
         set_retention(access=access, **rule)
-        said = f"Chats are deleted {rule['days']} days after their last message." if rule["days"] else "Chats are kept."
-        messages.success(request, f"{said} Usage figures are kept for {rule['usage_days']} days.")
+        if rule["days"]:
+            chats = ngettext(
+                "Chats are deleted %(n)s day after their last message.",
+                "Chats are deleted %(n)s days after their last message.",
+                rule["days"],
+            ) % {"n": rule["days"]}
+        else:
+            chats = _("Chats are kept.")
+        usage = ngettext(
+            "Usage figures are kept for %(n)s day.", "Usage figures are kept for %(n)s days.", rule["usage_days"]
+        ) % {"n": rule["usage_days"]}
+        messages.success(request, f"{chats} {usage}")
     return redirect("tenant-data", slug=access.tenant.slug)
 
 
@@ -101,7 +114,7 @@ def _remove(request: HttpRequest, access: Access) -> HttpResponse:
     """Stop it, or delete its file. Raises NotFound (404)."""
     was = exports.export_of(access, request.POST.get("export", "")).unfinished
     exports.cancel_export(access=access, export_id=request.POST.get("export", ""))
-    messages.success(request, "The export is stopped." if was else "The file is deleted.")
+    messages.success(request, _("The export is stopped.") if was else _("The file is deleted."))
     return redirect("tenant-data", slug=access.tenant.slug)
 
 
@@ -114,7 +127,11 @@ def _delete(request: HttpRequest, access: Access) -> HttpResponse:
             refuse(form, refusal)
         else:
             name = access.tenant.name
-            messages.success(request, f"{name} is closed, and will be deleted on {deletion.due_at:%d %B}.")
+            messages.success(
+                request,
+                _("%(team)s is closed, and will be deleted on %(day)s.")
+                % {"team": name, "day": date_format(deletion.due_at, "MONTH_DAY_FORMAT")},
+            )
             return redirect("account-data")
     return _page(request, access, status=400, deletion_form=form)
 

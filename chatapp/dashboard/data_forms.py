@@ -5,26 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.data.models import LEAST_USAGE_DAYS, LONGEST_DAYS
 
 
 class RetentionForm(forms.Form):
     days = forms.IntegerField(
-        label="Delete chats after",
+        label=_l("Delete chats after"),
         required=False,
         min_value=1,
         max_value=LONGEST_DAYS,
-        help_text="Days since the last message. Leave it empty to keep chats until somebody deletes them.",
+        help_text=_l("Days since the last message. Leave it empty to keep chats until somebody deletes them."),
     )
     keep_starred = forms.BooleanField(
-        label="Keep starred chats", required=False, help_text="A star by its member keeps a chat, however old it gets."
+        label=_l("Keep starred chats"),
+        required=False,
+        help_text=_l("A star by its member keeps a chat, however old it gets."),
     )
     usage_days = forms.IntegerField(
-        label="Keep usage figures for",
+        label=_l("Keep usage figures for"),
         min_value=LEAST_USAGE_DAYS,
         max_value=LONGEST_DAYS,
-        help_text="Days. Figures hold tokens and times, no text; budgets and reports are made of them.",
+        help_text=_l("Days. Figures hold tokens and times, no text; budgets and reports are made of them."),
     )
 
     def rule(self) -> dict[str, Any]:
@@ -45,7 +48,7 @@ class TypedForm(forms.Form):
 
 class LeaveForm(TypedForm):
     password = forms.CharField(
-        label="Password", strip=False, widget=forms.PasswordInput(attrs={"autocomplete": "current-password"})
+        label=_l("Password"), strip=False, widget=forms.PasswordInput(attrs={"autocomplete": "current-password"})
     )
 
     def __init__(self, *args: Any, has_password: bool, **kwargs: Any) -> None:

@@ -11,6 +11,8 @@ from django.contrib.auth import login, password_validation
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -35,12 +37,13 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 class InviteForm(forms.Form):
     emails = forms.CharField(
-        label="Email addresses",
+        label=_l("Email addresses"),
         max_length=LONGEST_PASTE,
         widget=forms.Textarea(attrs={"rows": 4, "spellcheck": "false", "autocapitalize": "off"}),
-        help_text=f"One or more, up to {invitations.MOST_AT_ONCE}: one a line, or with commas between them.",
+        help_text=_l("One or more, up to %(most)s: one a line, or with commas between them.")
+        % {"most": invitations.MOST_AT_ONCE},
     )
-    role = forms.ChoiceField(label="Role", widget=forms.RadioSelect)
+    role = forms.ChoiceField(label=_l("Role"), widget=forms.RadioSelect)
 
     def __init__(self, access: Access, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -107,11 +110,14 @@ def act(request: HttpRequest, access: Access, invitation_id: UUID, action: str) 
         try:
             if action == "resend":
                 sent = invitations.resend(access=access, invitation_id=invitation_id)
-                told = "sent" if mail_is_set_up() else "made"
-                messages.success(request, f"A new link for {sent.email} is {told}; the one before works no more.")
+                if mail_is_set_up():
+                    told = _("A new link for %(email)s is sent; the one before works no more.")
+                else:
+                    told = _("A new link for %(email)s is made; the one before works no more.")
+                messages.success(request, told % {"email": sent.email})
             else:
                 invitations.withdraw(access=access, invitation_id=invitation_id)
-                messages.success(request, "The invitation is withdrawn. Its link works no more.")
+                messages.success(request, _("The invitation is withdrawn. Its link works no more."))
         except (Forbidden, NotFound):
             raise
         except Refusal as refusal:
@@ -124,17 +130,17 @@ def act(request: HttpRequest, access: Access, invitation_id: UUID, action: str) 
 
 class AccountForm(forms.Form):
     name = forms.CharField(
-        label="Your name", max_length=120, widget=forms.TextInput(attrs={"autocomplete": "name", "autofocus": True})
+        label=_l("Your name"), max_length=120, widget=forms.TextInput(attrs={"autocomplete": "name", "autofocus": True})
     )
     password = forms.CharField(
-        label="Password",
+        label=_l("Password"),
         strip=False,
         max_length=1000,
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
         help_text=password_validation.password_validators_help_text_html(),
     )
     again = forms.CharField(
-        label="Password again",
+        label=_l("Password again"),
         strip=False,
         max_length=1000,
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
@@ -144,7 +150,7 @@ class AccountForm(forms.Form):
         super().clean()
         password, again = self.cleaned_data.get("password"), self.cleaned_data.get("again")
         if password and again and password != again:
-            self.add_error("again", "The two passwords differ.")
+            self.add_error("again", _("The two passwords differ."))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -187,7 +193,7 @@ def _accept(request: HttpRequest, token: str, invitation: Invitation) -> HttpRes
             tenant = invitations.accept(token=token, user=request.user)
             return redirect("workspace", slug=tenant.slug)
         if invitations.account_of(invitation) is not None:
-            raise Conflict("There is an account with this address already. Log in with it.", code="account_exists")
+            raise Conflict(_("There is an account with this address already. Log in with it."), code="account_exists")
     except LinkOver:
         raise
     except Refusal as refusal:

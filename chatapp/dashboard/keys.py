@@ -12,6 +12,9 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
+from django.utils.translation import gettext_noop as _n
 
 from chatapp.dashboard.keys_forms import FIELDS, KeyForm, RevokeForm, RotateForm
 from chatapp.dashboard.zones import reader_zone
@@ -23,12 +26,14 @@ from chatapp.tenants.pages import is_repeat, page, refuse, tenant_page
 from chatapp.tenants.permissions import Permission
 
 TABS = (
-    (key_selectors.WORKING, "Working"),
-    (KeyState.EXPIRED.value, "Expired"),
-    (KeyState.REVOKED.value, "Revoked"),
-    (key_selectors.ALL, "All"),
+    (key_selectors.WORKING, _l("Working")),
+    (KeyState.EXPIRED.value, _l("Expired")),
+    (KeyState.REVOKED.value, _l("Revoked")),
+    (key_selectors.ALL, _l("All")),
 )
-ALREADY = "This form was sent before, and did its work then. A key is shown once: if you have not copied it, rotate it."
+ALREADY = _n(
+    "This form was sent before, and did its work then. A key is shown once: if you have not copied it, rotate it."
+)
 
 
 @tenant_page(Permission.READ_KEYS)
@@ -56,7 +61,7 @@ def create(request: HttpRequest, access: Access) -> HttpResponse:
     form = KeyForm(request.POST or None, zone=reader_zone(request))
     if request.method == "POST" and form.is_valid():
         if is_repeat(request):
-            messages.warning(request, ALREADY)
+            messages.warning(request, _(ALREADY))
             return redirect("tenant-keys", access.tenant.slug)
         try:
             key, secret = keys.create_key(access=access, **form.wanted)
@@ -76,7 +81,7 @@ def detail(request: HttpRequest, access: Access, key_id: uuid.UUID) -> HttpRespo
     if form.is_valid():
         try:
             keys.change_key(access=access, key_id=key_id, changes=form.wanted)
-            messages.success(request, "Saved. It holds from now on, for open connections too.")
+            messages.success(request, _("Saved. It holds from now on, for open connections too."))
             return redirect("tenant-key", access.tenant.slug, key_id)
         except Refusal as refusal:
             _refuse(form, refusal)
@@ -92,7 +97,7 @@ def rotate(request: HttpRequest, access: Access, key_id: uuid.UUID) -> HttpRespo
     if not form.is_valid():
         return _detail(request, access, key, rotation=form)
     if is_repeat(request):
-        messages.warning(request, ALREADY)
+        messages.warning(request, _(ALREADY))
         return redirect("tenant-keys", access.tenant.slug)
     try:
         new, secret = keys.rotate_key(access=access, key_id=key_id, overlap=form.cleaned_data["overlap"])
@@ -111,7 +116,7 @@ def revoke(request: HttpRequest, access: Access, key_id: uuid.UUID) -> HttpRespo
     if not form.is_valid():
         return _detail(request, access, key, revocation=form)
     keys.revoke_key(access=access, key_id=key_id)
-    messages.success(request, f"{key.name} is revoked. Its open connections end within a second.")
+    messages.success(request, _("%(name)s is revoked. Its open connections end within a second.") % {"name": key.name})
     return redirect("tenant-keys", access.tenant.slug)
 
 

@@ -7,40 +7,45 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.dashboard.zones import end_of
 from chatapp.tenants.keys import LONGEST_NAME, Overlap
 from chatapp.tenants.models import ApiKey, KeyScope
 
 SCOPES = [
-    (KeyScope.CHAT, "Chat: ask and read its own conversations"),
-    (KeyScope.SYSTEM, "Send a system message of its own, beside the team's prompt"),
-    (KeyScope.USAGE, "Read usage and limits"),
-    (KeyScope.ADMIN, "Administer the team: people, prompts, keys, limits, settings; no chats"),
+    (KeyScope.CHAT, _l("Chat: ask and read its own conversations")),
+    (KeyScope.SYSTEM, _l("Send a system message of its own, beside the team's prompt")),
+    (KeyScope.USAGE, _l("Read usage and limits")),
+    (KeyScope.ADMIN, _l("Administer the team: people, prompts, keys, limits, settings; no chats")),
 ]
 
 
 class KeyForm(forms.Form):
     name = forms.CharField(
+        label=_l("Name"),
         max_length=LONGEST_NAME,
-        help_text="What uses it, so that you know it again: “Website, production”.",
+        help_text=_l("What uses it, so that you know it again: “Website, production”."),
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
     scopes = forms.MultipleChoiceField(
-        label="It may", choices=SCOPES, widget=forms.CheckboxSelectMultiple, initial=[KeyScope.CHAT]
+        label=_l("It may"), choices=SCOPES, widget=forms.CheckboxSelectMultiple, initial=[KeyScope.CHAT]
     )
-    expires_on = forms.DateField(label="Expires", required=False, widget=forms.DateInput(attrs={"type": "date"}))
+    expires_on = forms.DateField(label=_l("Expires"), required=False, widget=forms.DateInput(attrs={"type": "date"}))
     allowed_networks = forms.CharField(
-        label="Only from these networks",
+        label=_l("Only from these networks"),
         required=False,
         widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false", "placeholder": "203.0.113.7\n10.0.0.0/8"}),
-        help_text="An address or CIDR a line, IPv4 or IPv6. Empty: from anywhere.",
+        help_text=_l("An address or CIDR a line, IPv4 or IPv6. Empty: from anywhere."),
     )
     allowed_origins = forms.CharField(
-        label="Only from these web origins",
+        label=_l("Only from these web origins"),
         required=False,
         widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false", "placeholder": "https://app.example.com"}),
-        help_text="One a line. Then only pages of these sites can use it, and servers, which send no Origin, cannot.",
+        help_text=_l(
+            "One a line. Then only pages of these sites can use it, and servers, which send no Origin, cannot."
+        ),
     )
 
     def __init__(self, *args: Any, zone: ZoneInfo, key: ApiKey | None = None, **kwargs: Any) -> None:
@@ -57,9 +62,9 @@ class KeyForm(forms.Form):
                 "allowed_origins": "\n".join(key.allowed_origins),
             }
         super().__init__(*args, **kwargs)
-        self.fields[
-            "expires_on"
-        ].help_text = f"It works to the end of that day in {zone.key.replace('_', ' ')}. Empty: until it is revoked."
+        self.fields["expires_on"].help_text = _(
+            "It works to the end of that day in %(zone)s. Empty: until it is revoked."
+        ) % {"zone": zone.key.replace("_", " ")}
 
     @property
     def wanted(self) -> dict[str, Any]:
@@ -84,12 +89,12 @@ FIELDS = {"expires_at": "expires_on"}
 
 class RotateForm(forms.Form):
     overlap = forms.ChoiceField(
-        label="The old key works for",
+        label=_l("The old key works for"),
         choices=[
-            (Overlap.DAY, "24 hours"),
-            (Overlap.HOUR, "1 hour"),
-            (Overlap.WEEK, "7 days"),
-            (Overlap.NONE, "no time: it stops now"),
+            (Overlap.DAY, _l("24 hours")),
+            (Overlap.HOUR, _l("1 hour")),
+            (Overlap.WEEK, _l("7 days")),
+            (Overlap.NONE, _l("no time: it stops now")),
         ],
         initial=Overlap.DAY,
     )
@@ -101,11 +106,11 @@ class RevokeForm(forms.Form):
     def __init__(self, *args: Any, key: ApiKey, **kwargs: Any) -> None:
         self.key = key
         super().__init__(*args, **kwargs)
-        self.fields["confirm"].label = f"Type {key.name} to confirm"
+        self.fields["confirm"].label = _("Type %(what)s to confirm") % {"what": key.name}
         self.fields["confirm"].widget.attrs["data-must-equal"] = key.name
 
     def clean_confirm(self) -> str:
         typed: str = self.cleaned_data["confirm"]
         if typed.strip() != self.key.name:
-            raise forms.ValidationError(f"This is not the key's name, which is {self.key.name}.")
+            raise forms.ValidationError(_("This is not the key's name, which is %(name)s.") % {"name": self.key.name})
         return typed

@@ -11,8 +11,12 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
+from django.utils.translation import gettext_noop as _n
 
 from chatapp.errors import BadInput, NotFound, Refusal
+from chatapp.languages import number
 from chatapp.limits import selectors, services
 from chatapp.limits.models import LOWER, LowerLimits
 from chatapp.limits.values import OF_PERSON
@@ -25,12 +29,12 @@ PAGE = 50
 SUGGESTIONS = 200
 # Behind a number: "20 requests a minute".
 PHRASES = {
-    "requests_per_minute": "requests a minute",
-    "tokens_per_minute": "tokens a minute",
-    "concurrent_answers": "answers at once",
-    "context_tokens": "tokens in a prompt",
-    "output_tokens": "tokens in an answer",
-    "tokens_per_month": "tokens a month",
+    "requests_per_minute": _n("requests a minute"),
+    "tokens_per_minute": _n("tokens a minute"),
+    "concurrent_answers": _n("answers at once"),
+    "context_tokens": _n("tokens in a prompt"),
+    "output_tokens": _n("tokens in an answer"),
+    "tokens_per_month": _n("tokens a month"),
 }
 
 
@@ -38,11 +42,13 @@ class LowerForm(forms.Form):
     """`who`: an address, the first characters of a key, or nothing for every person."""
 
     who = forms.CharField(
-        label="Who",
+        label=_l("Who"),
         required=False,
         max_length=254,
-        help_text="A person's email address, or a key's first characters. Leave it empty for every person who has no "
-        "limits of their own.",
+        help_text=_l(
+            "A person's email address, or a key's first characters. Leave it empty for every person who has no limits"
+            " of their own."
+        ),
         widget=forms.TextInput(attrs={"list": "who", "autocomplete": "off"}),
     )
 
@@ -51,11 +57,11 @@ class LowerForm(forms.Form):
         for kind in OF_PERSON:
             most = getattr(team, kind.name)
             self.fields[kind.name] = forms.IntegerField(
-                label=f"{kind.title} ({kind.unit})" if kind.unit not in kind.title.lower() else kind.title,
+                label=f"{_(kind.title)} ({_(kind.unit)})" if kind.unit not in kind.title.lower() else _(kind.title),
                 required=False,
                 min_value=1,
                 max_value=most,
-                help_text=f"At most {most:,}, as for the team." if most is not None else "",
+                help_text=_("At most %(most)s, as for the team.") % {"most": number(most)} if most is not None else "",
                 error_messages={"max_value": f"The team itself may have {most or 0:,}; set that or less."},
             )
 
@@ -98,9 +104,13 @@ def lower(request: HttpRequest, access: Access) -> HttpResponse:
             except Refusal as refusal:
                 refuse(form, refusal)
             else:
-                name = form.cleaned_data["who"].strip() or "every person"
-                said = f"Limits for {name} are set." if found else f"The team's limits hold for {name}."
-                messages.success(request, f"{said} They hold from the next request on.")
+                name = form.cleaned_data["who"].strip() or _("every person")
+                said = (
+                    _("Limits for %(name)s are set.") % {"name": name}
+                    if found
+                    else _("The team's limits hold for %(name)s.") % {"name": name}
+                )
+                messages.success(request, f"{said} {_('They hold from the next request on.')}")
                 return redirect("tenant-limits", tenant.slug)
     else:
         form = LowerForm(team=team, initial={} if for_new else {"who": who, **_initial(access, who)})
@@ -118,7 +128,7 @@ def lower(request: HttpRequest, access: Access) -> HttpResponse:
 @tenant_page(Permission.MANAGE_LIMITS, methods=("POST",))
 def remove(request: HttpRequest, access: Access, lower_id: uuid.UUID) -> HttpResponse:
     services.remove_lower(access=access, lower_id=lower_id)
-    messages.success(request, "Only the team's limits hold here now.")
+    messages.success(request, _("Only the team's limits hold here now."))
     return redirect("tenant-limits", access.tenant.slug)
 
 
@@ -135,7 +145,7 @@ def _whose(access: Access, who: str) -> dict[str, object]:
     keys = list(ApiKey.objects.filter(tenant=access.tenant, prefix=who.rstrip("…"), revoked_at=None)[:2])
     if len(keys) == 1:
         return {"key_id": keys[0].pk}
-    raise BadInput("This team has no person with this address and no key that begins so.", param="who")
+    raise BadInput(_("This team has no person with this address and no key that begins so."), param="who")
 
 
 def _initial(access: Access, who: str) -> dict[str, int | None]:
@@ -159,6 +169,6 @@ def _row(row: LowerLimits, used: dict[str, int]) -> dict[str, Any]:
         "id": row.pk,
         "who": row.user.email if row.user is not None else row.key.prefix if row.key is not None else "",
         "name": row.key.name if row.key is not None else "",
-        "values": [(PHRASES[name], value) for name in LOWER if (value := getattr(row, name)) is not None],
+        "values": [(_(PHRASES[name]), value) for name in LOWER if (value := getattr(row, name)) is not None],
         "used": used.get(subject, 0),
     }

@@ -10,8 +10,11 @@ from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.errors import Forbidden, NotFound, Refusal
+from chatapp.languages import inside
 from chatapp.tenants import members, selectors
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Membership
@@ -25,15 +28,17 @@ SECTION = "tenant-members"
 class Filters(forms.Form):
     """What the list is narrowed to; nonsense narrows nothing."""
 
-    q = forms.CharField(label="Search", required=False)
-    role = forms.ChoiceField(label="Role", required=False, choices=[("", "Any role"), *Role.choices])
+    q = forms.CharField(label=_l("Search"), required=False)
+    role = forms.ChoiceField(label=_l("Role"), required=False, choices=[("", _l("Any role")), *Role.choices])
     state = forms.ChoiceField(
-        label="State", required=False, choices=[("", "Any state"), ("active", "Active"), ("suspended", "Suspended")]
+        label=_l("State"),
+        required=False,
+        choices=[("", _l("Any state")), ("active", _l("Active")), ("suspended", _l("Suspended"))],
     )
 
 
 class RoleForm(forms.Form):
-    role = forms.ChoiceField(label="Role")
+    role = forms.ChoiceField(label=_l("Role"))
 
     def __init__(self, access: Access, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -93,27 +98,30 @@ def _person(
 
 def _role(access: Access, member: Membership, request: HttpRequest) -> str:
     changed = members.change_role(access=access, membership_id=member.pk, role=request.POST.get("role", ""))
-    return f"{changed.user.email} is {Role(changed.role).label.lower()} now."
+    return _("%(email)s is %(role)s now.") % {
+        "email": changed.user.email,
+        "role": inside(str(Role(changed.role).label)),
+    }
 
 
 def _suspend(access: Access, member: Membership, request: HttpRequest) -> str:
     members.suspend(access=access, membership_id=member.pk)
-    return f"{member.user.email} is suspended. Their chats in this team have been disconnected."
+    return _("%(email)s is suspended. Their chats in this team have been disconnected.") % {"email": member.user.email}
 
 
 def _resume(access: Access, member: Membership, request: HttpRequest) -> str:
     members.resume(access=access, membership_id=member.pk)
-    return f"{member.user.email} may come in again."
+    return _("%(email)s may come in again.") % {"email": member.user.email}
 
 
 def _remove(access: Access, member: Membership, request: HttpRequest) -> str:
     members.remove(access=access, membership_id=member.pk)
-    return f"{member.user.email} belongs to the team no more. Invite them again to undo this."
+    return _("%(email)s belongs to the team no more. Invite them again to undo this.") % {"email": member.user.email}
 
 
 def _transfer(access: Access, member: Membership, request: HttpRequest) -> str:
     members.transfer_ownership(access=access, membership_id=member.pk, confirm=request.POST.get("confirm", ""))
-    return f"{member.user.email} owns the team now. You are an admin."
+    return _("%(email)s owns the team now. You are an admin.") % {"email": member.user.email}
 
 
 ACTIONS: dict[str, Callable[[Access, Membership, HttpRequest], str]] = {
@@ -164,7 +172,7 @@ def leave(request: HttpRequest, access: Access) -> HttpResponse:
         except Refusal as refused:
             refusal = refused
         else:
-            messages.success(request, f"You have left {access.tenant.name}.")
+            messages.success(request, _("You have left %(team)s.") % {"team": access.tenant.name})
             return redirect("home")
     context = {"refusal": refusal, "last_owner": members.is_last_owner(access)}
     return page(request, access, "tenant/leave.html", context, status=refusal.status if refusal else 200)

@@ -13,6 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -45,7 +46,10 @@ def own_data(request: HttpRequest) -> HttpResponse:
             exports.cancel_own_export(user=user, export_id=request.POST.get("export", ""))
         elif action == "undo":
             deletion = undo_own_deletion(user=user, deletion_id=request.POST.get("deletion", ""))
-            messages.success(request, f"{deletion.tenant_name} is open again. Nothing was deleted.")
+            messages.success(
+                request,
+                _("%(team)s is open again. Nothing was deleted.") % {"team": deletion.tenant_name},
+            )
         elif action == "delete":
             return _delete(request, user)
         else:
@@ -98,7 +102,7 @@ def _page(request: HttpRequest, user: User, form: LeaveForm | None = None, *, st
 
 
 def _form(user: User, data: Any = None) -> LeaveForm:
-    label = f"Type {user.email} to confirm"
+    label = _("Type %(what)s to confirm") % {"what": user.email}
     return LeaveForm(data, must_equal=user.email, label=label, has_password=user.has_usable_password())
 
 
@@ -110,9 +114,9 @@ def _delete(request: HttpRequest, user: User) -> HttpResponse:
     form = _form(user, request.POST)
     if form.is_valid():
         if "password" in form.fields and not user.check_password(form.cleaned_data["password"]):
-            form.add_error("password", "This is not your password.")
+            form.add_error("password", _("This is not your password."))
         elif "password" not in form.fields and not _is_fresh(user):
-            form.add_error(None, "Log out and in again first: your login is too old for this.")
+            form.add_error(None, _("Log out and in again first: your login is too old for this."))
         else:
             try:
                 delete_account(user=user, confirm=form.cleaned_data["confirm"])
@@ -120,6 +124,6 @@ def _delete(request: HttpRequest, user: User) -> HttpResponse:
                 refuse(form, refusal)
             else:
                 logout(request)
-                messages.success(request, "Your account is deleted. Your chats are being removed now.")
+                messages.success(request, _("Your account is deleted. Your chats are being removed now."))
                 return redirect("account_login")
     return _page(request, user, form, status=400)

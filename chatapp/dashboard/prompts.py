@@ -12,6 +12,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.templatetags.static import static
 from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop as _n
 
 from chatapp.chat.prompt_use import Use, use_of
 from chatapp.dashboard.prompts_forms import AssistantForm, DraftForm, NoteForm, SettingsForm
@@ -26,9 +28,9 @@ from chatapp.tenants.permissions import Permission
 
 PAGE = 50
 SECTION = {"section": "tenant-prompts"}
-PUBLISHED = (
-    "Version {} is published. New answers get it as soon as an engine has it in memory, in ten seconds at the latest;"
-    " answers that run keep theirs."
+PUBLISHED = _n(
+    "Version %(number)s is published. New answers get it as soon as an engine has it in memory, in ten seconds at the"
+    " latest; answers that run keep theirs."
 )
 BOTH = ("GET", "HEAD", "POST")
 
@@ -82,9 +84,9 @@ def _list_action(request: HttpRequest, access: Access, form: AssistantForm) -> H
         services.move_assistant(access=access, assistant_id=request.POST.get("assistant"), up=action == "up")
     elif action == "restore":
         services.restore_assistant(access=access, assistant_id=request.POST.get("assistant"))
-        messages.success(request, "The assistant can be chosen again.")
+        messages.success(request, _("The assistant can be chosen again."))
     else:
-        raise BadInput("This page does not know that action.")
+        raise BadInput(_("This page does not know that action."))
     return _to(access, "tenant-prompts")
 
 
@@ -145,7 +147,7 @@ def _draft_action(
         return here
     if action == "discard":
         services.discard_draft(access=access, assistant_id=assistant.pk, revision=revision)
-        messages.success(request, "The draft is gone. What is published has not changed.")
+        messages.success(request, _("The draft is gone. What is published has not changed."))
         return here
     draft = services.save_draft(access=access, assistant_id=assistant.pk, text=text, revision=revision)
     # Whatever comes next is shown with the draft as it is now.
@@ -154,9 +156,9 @@ def _draft_action(
         version = services.publish_draft(
             access=access, assistant_id=assistant.pk, note=form.cleaned_data["note"], revision=draft.revision
         )
-        messages.success(request, PUBLISHED.format(version.number))
+        messages.success(request, _(PUBLISHED) % {"number": version.number})
         return here
-    messages.success(request, "The draft is saved. Nobody gets it before it is published.")
+    messages.success(request, _("The draft is saved. Nobody gets it before it is published."))
     return here
 
 
@@ -246,7 +248,13 @@ def version(request: HttpRequest, access: Access, version_id: UUID) -> HttpRespo
             if not is_repeat(request):
                 made = services.roll_back(access=access, version_id=version_id, note=form.cleaned_data["note"])
                 messages.success(
-                    request, f"The text of version {found.number} is back. " + PUBLISHED.format(made.number)
+                    request,
+                    " ".join(
+                        [
+                            _("The text of version %(number)s is back.") % {"number": found.number},
+                            _(PUBLISHED) % {"number": made.number},
+                        ]
+                    ),
                 )
             return _to(access, "tenant-prompt-versions", assistant_id=found.prompt_id)
         except (BadInput, Conflict) as refusal:
@@ -266,7 +274,7 @@ def version(request: HttpRequest, access: Access, version_id: UUID) -> HttpRespo
 def compare(request: HttpRequest, access: Access, version_id: UUID, other_id: UUID) -> HttpResponse:
     old, new = (selectors.version(access.tenant, pk) for pk in (version_id, other_id))
     if old.prompt_id != new.prompt_id:
-        raise NotFound("These are versions of two assistants.")
+        raise NotFound(_("These are versions of two assistants."))
     all_versions = list(selectors.versions(new.prompt)[:200])
     draft = selectors.draft(new.prompt)
     context = {
@@ -297,7 +305,7 @@ def settings(request: HttpRequest, access: Access, assistant_id: UUID) -> HttpRe
                 return _settings_action(request, access, assistant)
             if form.is_valid():
                 services.change_assistant(access=access, assistant_id=assistant_id, **form.cleaned_data)
-                messages.success(request, "Saved.")
+                messages.success(request, _("Saved."))
                 return _to(access, "tenant-prompt-settings", assistant_id=assistant_id)
         except Forbidden:
             raise
@@ -315,19 +323,21 @@ def _settings_action(request: HttpRequest, access: Access, assistant: SystemProm
     action = request.POST.get("action")
     if action == "default":
         services.make_default(access=access, assistant_id=assistant.pk)
-        messages.success(request, f"{assistant.name} answers now wherever nobody chooses another one.")
+        messages.success(
+            request, _("%(name)s answers now wherever nobody chooses another one.") % {"name": assistant.name}
+        )
     elif action == "unpublish":
         services.unpublish(access=access, assistant_id=assistant.pk)
-        messages.success(request, "No instructions are in force any more. Every version can be rolled back to.")
+        messages.success(request, _("No instructions are in force any more. Every version can be rolled back to."))
     elif action == "archive":
         if request.POST.get("name", "").strip() != assistant.name:
-            raise BadInput("Type the assistant's name to archive it.")
+            raise BadInput(_("Type the assistant's name to archive it."))
         services.archive_assistant(access=access, assistant_id=assistant.pk)
-        messages.success(request, f"{assistant.name} is archived. It can be restored from here.")
+        messages.success(request, _("%(name)s is archived. It can be restored from here.") % {"name": assistant.name})
         return _to(access, "tenant-prompts")
     elif action == "restore":
         services.restore_assistant(access=access, assistant_id=assistant.pk)
-        messages.success(request, f"{assistant.name} can be chosen again.")
+        messages.success(request, _("%(name)s can be chosen again.") % {"name": assistant.name})
     else:
-        raise BadInput("This page does not know that action.")
+        raise BadInput(_("This page does not know that action."))
     return redirect(reverse("tenant-prompt-settings", args=[access.tenant.slug, assistant.pk]))

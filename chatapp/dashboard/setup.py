@@ -12,6 +12,8 @@ from django.contrib import messages
 from django.contrib.auth import login
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -26,10 +28,10 @@ from chatapp.site.smtp import NotSent
 from chatapp.tenants.pages import refuse
 
 PARTS = (
-    ("You", "The first operator: makes teams, sees the machine, and no chats.", ("email", "password", "again")),
-    ("This site", "", ("site_name",)),
-    ("Mail", "", ("smtp_url", "mail_from")),
-    ("First team", "People chat in teams. Empty: none yet.", ("tenant_name", "tenant_slug", "owner_email")),
+    (_l("You"), _l("The first operator: makes teams, sees the machine, and no chats."), ("email", "password", "again")),
+    (_l("This site"), "", ("site_name",)),
+    (_l("Mail"), "", ("smtp_url", "mail_from")),
+    (_l("First team"), _l("People chat in teams. Empty: none yet."), ("tenant_name", "tenant_slug", "owner_email")),
 )  # fmt: skip
 
 
@@ -59,7 +61,7 @@ def setup(request: HttpRequest) -> HttpResponse:
         refuse(form, refusal)
         return _page(request, form, status=400)
     login(request, done.operator, backend="django.contrib.auth.backends.ModelBackend")
-    messages.success(request, f"{data['site_name']} is set up, and you are its operator.")
+    messages.success(request, _("%(name)s is set up, and you are its operator.") % {"name": data["site_name"]})
     if done.team is not None:
         tell_of_owner(request, done.team)
     return redirect("checklist")
@@ -84,16 +86,26 @@ def _tested(request: HttpRequest, form: SetupForm) -> HttpResponse:
         except NotSent as error:
             problem = str(error)
     shown = SetupForm(initial={name: request.POST.get(name, "") for name in form.fields})
-    tested = {"good": not problem, "text": problem or f"Sent. Look whether it is at {request.POST.get('email')}."}
+    tested = {
+        "good": not problem,
+        "text": problem or _("Sent. Look whether it is at %(email)s.") % {"email": request.POST.get("email")},
+    }
     return _page(request, shown, status=400 if problem else 200, tested=tested)
 
 
 def tell_of_owner(request: HttpRequest, team: NewTeam) -> None:
     """What the operator has to do for the owner of a new team, if anything."""
     if team.mailed:
-        messages.success(request, f"{team.owner.email} has been told by mail that {team.tenant.name} is theirs.")
+        messages.success(
+            request,
+            _("%(email)s has been told by mail that %(name)s is theirs.")
+            % {"email": team.owner.email, "name": team.tenant.name},
+        )
     elif team.link:
-        text = f"No mail was sent. Hand this link on to {team.owner.email}; it works for 72 hours: {team.link}"
+        text = _("No mail was sent. Hand this link on to %(email)s; it works for 72 hours: %(link)s") % {
+            "email": team.owner.email,
+            "link": team.link,
+        }
         messages.warning(request, text)
 
 
@@ -104,7 +116,7 @@ def _page(
     if mail.from_environment:
         for name in ("smtp_url", "mail_from"):
             form.fields[name].disabled = True
-            form.fields[name].help_text = "Set by the environment of this server."
+            form.fields[name].help_text = _("Set by the environment of this server.")
         form.initial["smtp_url"] = mail.server.shown if mail.server else mail.trouble
         form.initial["mail_from"] = mail.sender
     parts = [(title, text, [form[name] for name in names]) for title, text, names in PARTS]

@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from chatapp.dashboard.sign_in_forms import DomainForm, MfaForm, ServiceForm
 from chatapp.errors import Forbidden, NotFound, Refusal
@@ -74,7 +75,7 @@ def second_factor(request: HttpRequest, access: Access) -> HttpResponse:
         "mfa_form",
         form,
         lambda: services.require_second_factor(access=access, rule=form.cleaned_data["mfa"]),
-        "Saved. Who has to set up a second factor is led there before anything else.",
+        _("Saved. Who has to set up a second factor is led there before anything else."),
     )
 
 
@@ -87,14 +88,14 @@ def service(request: HttpRequest, access: Access) -> HttpResponse:
         "service_form",
         form,
         lambda: services.set_service(access=access, **form.cleaned_data),
-        "The sign-in service is saved.",
+        _("The sign-in service is saved."),
     )
 
 
 @tenant_page(P, methods=("POST",))
 def remove_service(request: HttpRequest, access: Access) -> HttpResponse:
     services.remove_service(access=access)
-    return _done(request, access, "The sign-in service is removed. People log in with their passwords.")
+    return _done(request, access, _("The sign-in service is removed. People log in with their passwords."))
 
 
 @tenant_page(P, methods=("POST",))
@@ -106,11 +107,11 @@ def claim_domain(request: HttpRequest, access: Access) -> HttpResponse:
         "domain_form",
         form,
         lambda: services.claim_domain(access=access, domain=form.cleaned_data["domain"]),
-        "Claimed. It counts once an operator of this Octavo has confirmed it.",
+        _("Claimed. It counts once an operator of this Octavo has confirmed it."),
     )
 
 
 @tenant_page(P, methods=("POST",))
 def withdraw(request: HttpRequest, access: Access, claim_id: UUID) -> HttpResponse:
     services.withdraw_domain(access=access, claim_id=claim_id)
-    return _done(request, access, "The claim is withdrawn.")
+    return _done(request, access, _("The claim is withdrawn."))

@@ -6,6 +6,8 @@ from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.errors import Forbidden, Refusal
 from chatapp.tenants import team
@@ -17,16 +19,18 @@ from chatapp.tenants.permissions import Permission
 
 class SettingsForm(forms.Form):
     name = forms.CharField(
-        label="Name",
+        label=_l("Name"),
         max_length=team.LONGEST_NAME,
-        help_text="People see it in the sidebar, in their list of teams, and as the name of the assistant.",
+        help_text=_l("People see it in the sidebar, in their list of teams, and as the name of the assistant."),
     )
-    accent = forms.ChoiceField(label="Colour", choices=Accent.choices)
+    accent = forms.ChoiceField(label=_l("Colour"), choices=Accent.choices)
     model_titles = forms.BooleanField(
-        label="The model writes the titles of new chats",
+        label=_l("The model writes the titles of new chats"),
         required=False,
-        help_text="After the first answer, when nobody waits. It uses a few tokens of the budget for each chat. "
-        "Without, a chat is called by its first words.",
+        help_text=_l(
+            "After the first answer, when nobody waits. It uses a few tokens of the budget for each chat. "
+            "Without, a chat is called by its first words."
+        ),
     )
 
 
@@ -43,7 +47,7 @@ def settings(request: HttpRequest, access: Access) -> HttpResponse:
         except Refusal as refusal:
             refuse(form, refusal)
         else:
-            messages.success(request, "The settings are saved.")
+            messages.success(request, _("The settings are saved."))
             return redirect("tenant-settings", slug=tenant.slug)
     context = {"form": form, "accents": Accent.choices}
     return page(request, access, "tenant/settings.html", context, status=400 if form.errors else 200)

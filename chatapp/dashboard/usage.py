@@ -14,6 +14,9 @@ from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop as _n
 
 from chatapp.dashboard.charts import chart
 from chatapp.dashboard.zones import COOKIE, reader_zone
@@ -28,13 +31,17 @@ from chatapp.usage.selectors import Figures, GroupBy
 
 PAGE = 50
 GROUPS = {
-    GroupBy.DAY: "Days",
-    GroupBy.MEMBER: "Members",
-    GroupBy.KEY: "API keys",
-    GroupBy.ASSISTANT: "Assistants",
-    GroupBy.MODEL: "Models",
+    GroupBy.DAY: _n("Days"),
+    GroupBy.MEMBER: _n("Members"),
+    GroupBy.KEY: _n("API keys"),
+    GroupBy.ASSISTANT: _n("Assistants"),
+    GroupBy.MODEL: _n("Models"),
 }
-NAMELESS = {GroupBy.ASSISTANT: "Without an assistant", GroupBy.MEMBER: "Deleted person", GroupBy.KEY: "Deleted key"}
+NAMELESS = {
+    GroupBy.ASSISTANT: _n("Without an assistant"),
+    GroupBy.MEMBER: _n("Deleted person"),
+    GroupBy.KEY: _n("Deleted key"),
+}
 # What a group's name leads to: the same page, narrowed to it.
 NARROWS = {
     GroupBy.MEMBER: "principal",
@@ -71,7 +78,7 @@ def own(request: HttpRequest, access: Access) -> HttpResponse:
     """What the reader has used in this team: any role may know that of itself."""
     context: dict[str, Any] = {"address": request.path}
     try:
-        period, _ = _asked(request)
+        period, _filters = _asked(request)
     except BadInput as refusal:
         return page(request, access, "tenant/own_usage.html", _refused(request, refusal, context), status=400)
     context |= _figures(request, access, period, {"principal": access.principal})
@@ -86,7 +93,7 @@ def _usage(request: HttpRequest, access: Access, refusal: Refusal | None = None)
         period, filters = _asked(request)
         by = selectors.group_of(request.GET.get("group"))
         if by not in GROUPS:
-            raise BadInput("There is no such table.", param="group")
+            raise BadInput(_("There is no such table."), param="group")
         number = _page_number(request)
     except BadInput as bad:
         return page(request, access, "tenant/usage.html", _refused(request, bad, context), status=400)
@@ -120,7 +127,7 @@ def _usage(request: HttpRequest, access: Access, refusal: Refusal | None = None)
 
 def _asked(request: HttpRequest) -> tuple[Period, dict[str, str]]:
     if request.GET.get("zone") and periods.zone_of(request.GET["zone"]) is None:
-        raise BadInput("This time zone is unknown; use one like Europe/Berlin.", param="zone")
+        raise BadInput(_("This time zone is unknown; use one like Europe/Berlin."), param="zone")
     period = periods.period_of(request.GET, now=timezone.now(), zone=zone_of(request))
     return period, selectors.filters_of(request.GET)
 
@@ -128,7 +135,7 @@ def _asked(request: HttpRequest) -> tuple[Period, dict[str, str]]:
 def _page_number(request: HttpRequest) -> int:
     text = request.GET.get("page") or "1"
     if not (text.isascii() and text.isdigit() and len(text) < 8 and int(text) > 0):
-        raise BadInput("There is no such page.", param="page")
+        raise BadInput(_("There is no such page."), param="page")
     return int(text)
 
 
@@ -159,7 +166,7 @@ def _choice(request: HttpRequest, chosen: str) -> dict[str, Any]:
     gone = {"from": None, "to": None, "page": None}
     return {
         "tabs": [
-            {"title": title, "url": _url(request, period=name, **gone), "here": name == chosen}
+            {"title": _(title), "url": _url(request, period=name, **gone), "here": name == chosen}
             for name, title in periods.NAMES.items()
             if name != "custom"
         ],
@@ -180,7 +187,7 @@ def _row(request: HttpRequest, by: GroupBy, figures: Figures, most: int) -> dict
     link = ""
     if by in NARROWS:
         link = _url(request, page=None, group="day", **{NARROWS[by]: figures.id or "none"})
-    name = day_label(figures.id) if by is GroupBy.DAY else figures.name or NAMELESS.get(by, "Unnamed")
+    name = day_label(figures.id) if by is GroupBy.DAY else figures.name or _(NAMELESS.get(by, _n("Unnamed")))
     return {"name": name, "link": link, "figures": figures, "bar": f"{100 * figures.tokens / most if most else 0:.2f}"}
 
 
@@ -193,7 +200,7 @@ def _url(request: HttpRequest, **changes: str | None) -> str:
 
 def day_label(text: str) -> str:
     day = date.fromisoformat(text)
-    return f"{day:%a} {day.day} {day:%b %Y}"
+    return f"{date_format(day, 'D')} {date_format(day, 'SHORT_DATE_FORMAT')}"
 
 
 def hour_label(text: str) -> str:

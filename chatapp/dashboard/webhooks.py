@@ -13,6 +13,9 @@ import uuid
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
+from django.utils.translation import gettext_noop as _n
 
 from chatapp.dashboard.webhooks_forms import DeleteForm, WebhookForm
 from chatapp.errors import BadInput, Conflict, Refusal
@@ -24,8 +27,8 @@ from chatapp.webhooks.kinds import EVENTS
 from chatapp.webhooks.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 
 P = Permission.MANAGE_WEBHOOKS
-TABS = ((selectors.ALL, "All"), *((state.value, state.label) for state in DeliveryState))
-ALREADY = "This form was sent before, and did its work then. A secret is shown once: rotate it if you have no copy."
+TABS = ((selectors.ALL, _l("All")), *((state.value, state.label) for state in DeliveryState))
+ALREADY = _n("This form was sent before, and did its work then. A secret is shown once: rotate it if you have no copy.")
 # A receiver that works answers sooner; for others the page says later what came of it.
 PATIENCE_S = 2.0
 LOOK_EVERY_S = 0.1
@@ -56,7 +59,7 @@ def create(request: HttpRequest, access: Access) -> HttpResponse:
     form = WebhookForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         if is_repeat(request):
-            messages.warning(request, ALREADY)
+            messages.warning(request, _(ALREADY))
             return redirect("tenant-webhooks", access.tenant.slug)
         try:
             webhook, secret = services.create(access=access, **form.cleaned_data)
@@ -76,7 +79,7 @@ def detail(request: HttpRequest, access: Access, webhook_id: uuid.UUID) -> HttpR
     if form.is_valid():
         try:
             services.change(access=access, webhook_id=webhook_id, changes=form.cleaned_data)
-            messages.success(request, "Saved.")
+            messages.success(request, _("Saved."))
             return redirect("tenant-webhook", access.tenant.slug, webhook_id)
         except BadInput as refusal:
             refuse(form, refusal)
@@ -88,7 +91,7 @@ def switch(request: HttpRequest, access: Access, webhook_id: uuid.UUID) -> HttpR
     on = request.POST.get("enabled") == "yes"
     services.change(access=access, webhook_id=webhook_id, changes={"enabled": on})
     messages.success(
-        request, "The webhook is on." if on else "The webhook is off. What happens now is not kept for it."
+        request, _("The webhook is on.") if on else _("The webhook is off. What happens now is not kept for it.")
     )
     return redirect("tenant-webhook", access.tenant.slug, webhook_id)
 
@@ -96,7 +99,7 @@ def switch(request: HttpRequest, access: Access, webhook_id: uuid.UUID) -> HttpR
 @tenant_page(P, methods=("POST",))
 def rotate(request: HttpRequest, access: Access, webhook_id: uuid.UUID) -> HttpResponse:
     if is_repeat(request):
-        messages.warning(request, ALREADY)
+        messages.warning(request, _(ALREADY))
         return redirect("tenant-webhook", access.tenant.slug, webhook_id)
     return _show_once(request, access, *services.rotate(access=access, webhook_id=webhook_id))
 
@@ -118,7 +121,7 @@ def delete(request: HttpRequest, access: Access, webhook_id: uuid.UUID) -> HttpR
     if not form.is_valid():
         return _detail(request, access, webhook, deletion=form)
     services.delete(access=access, webhook_id=webhook_id)
-    messages.success(request, f"The webhook to {form.host} is deleted.")
+    messages.success(request, _("The webhook to %(host)s is deleted.") % {"host": form.host})
     return redirect("tenant-webhooks", access.tenant.slug)
 
 
@@ -199,9 +202,12 @@ def _sent(request: HttpRequest, access: Access, sent: WebhookDelivery) -> HttpRe
         except Refusal:  # deleted meanwhile
             return redirect("tenant-webhooks", access.tenant.slug)
     if sent.state == DeliveryState.DELIVERED:
-        messages.success(request, f"It was taken: {sent.response_status} within {sent.took_ms} ms.")
+        messages.success(
+            request,
+            _("It was taken: %(status)s within %(n)s ms.") % {"status": sent.response_status, "n": sent.took_ms},
+        )
     elif sent.attempts > before:
-        messages.error(request, f"It was not taken. {sent.error}")
+        messages.error(request, _("It was not taken. %(error)s") % {"error": sent.error})
     else:
-        messages.warning(request, "It is on its way. Load this page again to see what came of it.")
+        messages.warning(request, _("It is on its way. Load this page again to see what came of it."))
     return redirect("tenant-webhook-delivery", access.tenant.slug, sent.endpoint_id, sent.pk)

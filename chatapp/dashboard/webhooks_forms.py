@@ -6,29 +6,36 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.webhooks.kinds import EVENTS
 from chatapp.webhooks.models import LONGEST_DESCRIPTION, LONGEST_URL, WebhookEndpoint
 
 
+def _events() -> list[tuple[str, str]]:
+    return [(kind, f"{_(text)} ({kind})") for kind, text in EVENTS.items()]
+
+
 class WebhookForm(forms.Form):
     url = forms.CharField(
-        label="Address",
+        label=_l("Address"),
         max_length=LONGEST_URL,
-        help_text="It gets a POST for each event, over TLS. It has to be reachable from the internet.",
+        help_text=_l("It gets a POST for each event, over TLS. It has to be reachable from the internet."),
         widget=forms.URLInput(
             attrs={"placeholder": "https://hooks.example.com/octavo", "autocomplete": "off", "spellcheck": "false"}
         ),
     )
     description = forms.CharField(
+        label=_l("Description"),
         max_length=LONGEST_DESCRIPTION,
         required=False,
-        help_text="What listens there, so that your colleagues know.",
+        help_text=_l("What listens there, so that your colleagues know."),
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
     events = forms.MultipleChoiceField(
-        label="It is told of",
-        choices=[(kind, f"{text} ({kind})") for kind, text in EVENTS.items()],
+        label=_l("It is told of"),
+        choices=_events,
         widget=forms.CheckboxSelectMultiple,
     )
 
@@ -44,11 +51,11 @@ class DeleteForm(forms.Form):
     def __init__(self, *args: Any, webhook: WebhookEndpoint, **kwargs: Any) -> None:
         self.host = urlsplit(webhook.url).hostname or ""
         super().__init__(*args, **kwargs)
-        self.fields["confirm"].label = f"Type {self.host} to confirm"
+        self.fields["confirm"].label = _("Type %(what)s to confirm") % {"what": self.host}
         self.fields["confirm"].widget.attrs["data-must-equal"] = self.host
 
     def clean_confirm(self) -> str:
         typed: str = self.cleaned_data["confirm"]
         if typed.strip() != self.host:
-            raise forms.ValidationError(f"This is not the address's name, which is {self.host}.")
+            raise forms.ValidationError(_("This is not the address's name, which is %(host)s.") % {"host": self.host})
         return typed

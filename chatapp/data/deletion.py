@@ -11,6 +11,7 @@ from datetime import timedelta
 import structlog
 from django.db import IntegrityError, transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.models import User
 from chatapp.audit.models import ActorKind
@@ -33,7 +34,7 @@ def request_own_deletion(*, access: Access, confirm: str) -> Deletion:
     """An owner deletes the team. `confirm`: its slug, typed. Raises Forbidden, BadInput, Conflict."""
     access.require(Permission.MANAGE_DATA)
     if confirm.strip() != access.tenant.slug:
-        raise BadInput(f"Type {access.tenant.slug} to confirm.", param="confirm")
+        raise BadInput(_("Type %(slug)s to confirm.") % {"slug": access.tenant.slug}, param="confirm")
     return request_deletion(tenant=access.tenant, actor=access.actor)
 
 
@@ -59,7 +60,7 @@ def request_deletion(*, tenant: Tenant, actor: Actor, grace: timedelta = GRACE) 
                 record("tenant.deletion_requested", actor=actor, tenant=row, on=row, details=details)
                 cancel_answers(row)
         except IntegrityError:
-            raise Conflict("This team is being deleted already.", code="deletion_running") from None
+            raise Conflict(_("This team is being deleted already."), code="deletion_running") from None
     tenant.refresh_from_db(fields=["suspended_at"])
     if grace <= timedelta(0):
         transaction.on_commit(lambda: start(deletion))
@@ -74,7 +75,7 @@ def undo_deletion(*, deletion: Deletion, actor: Actor) -> Deletion:
             state=DeletionState.UNDONE, finished_at=timezone.now()
         )
         if not undone:
-            raise Conflict("It is too late to undo this.", code="deletion_running")
+            raise Conflict(_("It is too late to undo this."), code="deletion_running")
         deletion.refresh_from_db()  # an operator may have suspended it meanwhile
         Tenant.objects.filter(pk=deletion.tenant_id).update(suspended_at=deletion.suspended_before)
         tenant = Tenant.objects.get(pk=deletion.tenant_id)
@@ -92,7 +93,7 @@ def begin_now(*, deletion: Deletion, actor: Actor) -> Deletion:
         rows = Deletion.objects.filter(pk=deletion.pk)
         waited = rows.filter(state=DeletionState.WAITING).update(due_at=timezone.now())
         if not waited and not rows.filter(state=DeletionState.FAILED).update(due_at=timezone.now(), **again):
-            raise Conflict("This deletion does not wait for anything.", code="deletion_running")
+            raise Conflict(_("This deletion does not wait for anything."), code="deletion_running")
         # Of one that failed the team may be gone already: then the platform's log has it.
         tenant = Tenant.objects.filter(pk=deletion.tenant_id).first()
         record("tenant.deletion_begun", actor=actor, tenant=tenant, on=tenant or deletion, name=deletion.tenant_slug)
@@ -106,7 +107,7 @@ def undo_own_deletion(*, user: User, deletion_id: object) -> Deletion:
     for deletion in deletions_of(user):
         if deletion.pk == parse_id(deletion_id):
             return undo_deletion(deletion=deletion, actor=Actor(ActorKind.USER, str(user.pk), user.email))
-    raise NotFound("There is no such deletion.", param="deletion_id")
+    raise NotFound(_("There is no such deletion."), param="deletion_id")
 
 
 def deletions_of(user: User) -> list[Deletion]:

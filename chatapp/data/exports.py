@@ -15,6 +15,7 @@ import structlog
 from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.models import User
 from chatapp.audit.services import SYSTEM, record
@@ -57,7 +58,7 @@ def request_export(*, access: Access) -> Export:
             )
             record("data.export_requested", actor=access.actor, tenant=access.tenant, on=export)
     except IntegrityError:
-        raise Conflict("An export is being made already; wait for it, or stop it.", code="export_running") from None
+        raise Conflict(_("An export is being made already; wait for it, or stop it."), code="export_running") from None
     transaction.on_commit(lambda: _start("team", export))
     return export
 
@@ -80,7 +81,7 @@ def export_of(access: Access, export_id: object) -> Export:
     access.require(Permission.MANAGE_DATA)
     found = Export.objects.filter(pk=parse_id(export_id), tenant=access.tenant).first()
     if found is None:
-        raise NotFound("There is no such export.", param="export_id")
+        raise NotFound(_("There is no such export."), param="export_id")
     return found
 
 
@@ -93,7 +94,7 @@ def download_of(access: Access, export_id: object) -> Export:
     """One whose file may be read now; the download is noted. Raises NotFound."""
     export = export_of(access, export_id)
     if not _is_there(export):
-        raise NotFound("This export is not there any more.", param="export_id")
+        raise NotFound(_("This export is not there any more."), param="export_id")
     record("data.export_downloaded", actor=access.actor, tenant=access.tenant, on=export)
     return export
 
@@ -107,7 +108,7 @@ def request_own_export(*, user: User) -> OwnExport:
         with transaction.atomic():
             export = OwnExport.objects.create(user=user)
     except IntegrityError:
-        raise Conflict("Your export is being made already.", code="export_running") from None
+        raise Conflict(_("Your export is being made already."), code="export_running") from None
     transaction.on_commit(lambda: _start("own", export))
     return export
 
@@ -115,7 +116,7 @@ def request_own_export(*, user: User) -> OwnExport:
 def own_export_of(user: User, export_id: object) -> OwnExport:
     found = OwnExport.objects.filter(pk=parse_id(export_id), user=user).first()
     if found is None:
-        raise NotFound("There is no such export.", param="export_id")
+        raise NotFound(_("There is no such export."), param="export_id")
     return found
 
 
@@ -134,7 +135,7 @@ def cancel_own_export(*, user: User, export_id: object) -> OwnExport:
 def own_download_of(user: User, export_id: object) -> OwnExport:
     export = own_export_of(user, export_id)
     if not _is_there(export):
-        raise NotFound("This export is not there any more.", param="export_id")
+        raise NotFound(_("This export is not there any more."), param="export_id")
     return export
 
 

@@ -14,6 +14,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.audit.models import ActorKind
 from chatapp.audit.services import Actor
@@ -76,12 +77,12 @@ class Sweep(TenantOwned):
 
 
 class JobState(models.TextChoices):
-    QUEUED = "queued", "Waiting"
-    RUNNING = "running", "Being made"
-    DONE = "done", "Ready"
-    FAILED = "failed", "Failed"
-    CANCELLED = "cancelled", "Stopped"
-    EXPIRED = "expired", "Expired"
+    QUEUED = "queued", _l("Waiting")
+    RUNNING = "running", _l("Being made")
+    DONE = "done", _l("Ready")
+    FAILED = "failed", _l("Failed")
+    CANCELLED = "cancelled", _l("Stopped")
+    EXPIRED = "expired", _l("Expired")
 
 
 UNFINISHED_JOB = (JobState.QUEUED, JobState.RUNNING)
@@ -175,11 +176,11 @@ class OwnExport(ExportJob):
 
 
 class DeletionState(models.TextChoices):
-    WAITING = "waiting", "In its grace period"
-    RUNNING = "running", "Being deleted"
-    DONE = "done", "Deleted"
-    FAILED = "failed", "Needs a look"
-    UNDONE = "undone", "Undone"
+    WAITING = "waiting", _l("In its grace period")
+    RUNNING = "running", _l("Being deleted")
+    DONE = "done", _l("Deleted")
+    FAILED = "failed", _l("Needs a look")
+    UNDONE = "undone", _l("Undone")
 
 
 UNFINISHED_DELETION = (DeletionState.WAITING, DeletionState.RUNNING)

@@ -15,6 +15,7 @@ from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.models import User
 from chatapp.audit.models import ActorKind
@@ -57,17 +58,18 @@ def last_owner_of(user: User) -> list[Tenant]:
 def delete_account(*, user: User, confirm: str) -> Leaving:
     """`confirm`: the account's address, typed. Raises BadInput, and Conflict for the last owner of a team."""
     if confirm.strip().lower() != user.email.lower():
-        raise BadInput(f"Type {user.email} to confirm.", param="confirm")
+        raise BadInput(_("Type %(email)s to confirm.") % {"email": user.email}, param="confirm")
     with transaction.atomic():
         list(Tenant.objects.select_for_update().filter(memberships__user=user).order_by("pk"))
         alone = last_owner_of(user)
         if alone:
             names = ", ".join(team.name for team in alone)
             raise Conflict(
-                f"You are the last owner of {names}. Make somebody else an owner, or delete the team first.",
+                _("You are the last owner of %(names)s. Make somebody else an owner, or delete the team first.")
+                % {"names": names},
                 code="last_owner",
             )
-        leaving, _ = Leaving.objects.get_or_create(user_id=user.pk)
+        leaving, _made = Leaving.objects.get_or_create(user_id=user.pk)
         actor = Actor(ActorKind.USER, str(user.pk), user.email)
         memberships = list(Membership.objects.filter(user=user).select_related("tenant"))
         for membership in memberships:

@@ -15,6 +15,7 @@ import structlog
 from django.db import transaction
 from django.db.models import Count, Exists, F, Max, Min, OuterRef, Q, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.audit.services import SYSTEM, record
 from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
@@ -129,7 +130,9 @@ def set_retention(
 
 def _check(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LONGEST_DAYS:
-        raise BadInput(f"Use a number of days from {least} to {LONGEST_DAYS}.", param=name)
+        raise BadInput(
+            _("Use a number of days from %(least)s to %(most)s.") % {"least": least, "most": LONGEST_DAYS}, param=name
+        )
 
 
 def _old(conversations: QuerySet[Conversation], cutoff: datetime, keep_starred: bool) -> QuerySet[Conversation]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
 
+from chatapp.languages import number
 from chatapp.limits.selectors import month_of, next_month, warning
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import Banner
@@ -18,11 +21,19 @@ def banner(access: Access) -> Banner | None:
         return None
     percent, used, limit = found
     again = next_month(month_of(timezone.now()))
-    until = f"{again.day} {again:%B} (UTC)"
+    until = f"{date_format(again, 'MONTH_DAY_FORMAT')} (UTC)"
     if percent >= 100:
-        return Banner("bad", f"This month's {limit:,} tokens are used. Requests are refused until {until}.", VIEW)
-    text = f"{percent} % of this month's tokens are used: {used:,} of {limit:,}. They are counted anew on {until}."
-    return Banner("warn", text, VIEW)
+        return Banner(
+            "bad",
+            _("This month's %(limit)s tokens are used. Requests are refused until %(until)s.")
+            % {"limit": number(limit), "until": until},
+            VIEW,
+        )
+    text = _(
+        "%(percent)s %% of this month's tokens are used: %(used)s of %(limit)s. They are counted anew on %(until)s."
+    )
+    figures = {"percent": percent, "used": number(used), "limit": number(limit), "until": until}
+    return Banner("warn", text % figures, VIEW)
 
 
 VIEW = "tenant-limits"

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db.models import Count, F, FilteredRelation, Q, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.limits import rates
 from chatapp.limits.models import ALL, LOWER, TEAM, LowerLimits, Meter, Plan, Reservation, TenantLimits
@@ -180,7 +181,8 @@ def use_of_team(tenant: Tenant) -> list[Use]:
             percent = min(100, int(100 * used / limit))
         found.append(
             Use(
-                kind.name, kind.title, kind.unit, kind.help, limit, used, reserved, percent, resets_at,
+                kind.name, _(kind.title), _(kind.unit) if kind.unit else "", _(kind.help),
+                limit, used, reserved, percent, resets_at,
                 getattr(row.plan, kind.name), getattr(row, kind.name),
             )
         )  # fmt: skip

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
 
 from chatapp.audit.services import Actor, record
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
 from chatapp.ids import parse_id
+from chatapp.languages import number
 from chatapp.limits.models import ALL, LOWER, LowerLimits, Plan, TenantLimits
 from chatapp.limits.selectors import ensure, limits_of_team
 from chatapp.limits.values import BY_NAME
@@ -35,18 +37,18 @@ def set_lower(
     access.require(Permission.MANAGE_LIMITS)
     tenant = access.tenant
     if member_id is not None and key_id is not None:
-        raise BadInput("Name a person or a key, not both.", param="key_id")
+        raise BadInput(_("Name a person or a key, not both."), param="key_id")
     whose: dict[str, Any] = {"user": None, "key": None}
     name = "Every person"
     if member_id is not None:
         member = Membership.objects.filter(tenant=tenant, pk=parse_id(member_id)).select_related("user").first()
         if member is None:
-            raise NotFound("There is no such person in this team.", param="member_id")
+            raise NotFound(_("There is no such person in this team."), param="member_id")
         whose["user"], name = member.user, member.user.email
     elif key_id is not None:
         key = ApiKey.objects.filter(tenant=tenant, pk=parse_id(key_id)).first()
         if key is None:
-            raise NotFound("This team has no such key.", param="key_id")
+            raise NotFound(_("This team has no such key."), param="key_id")
         whose["key"], name = key, str(key)
     wanted = _checked(tenant, values)
     if key_id is not None:
@@ -66,7 +68,7 @@ def set_lower(
             with transaction.atomic():
                 found = LowerLimits.objects.create(tenant=tenant, **whose, **wanted)
         except IntegrityError:
-            raise Conflict("Somebody has just set limits here. Look at them, and try again.") from None
+            raise Conflict(_("Somebody has just set limits here. Look at them, and try again.")) from None
     else:
         for column, value in wanted.items():
             setattr(found, column, value)
@@ -92,7 +94,7 @@ def remove_lower(*, access: Access, lower_id: object) -> None:
     rows = LowerLimits.objects.select_for_update(of=("self",)).filter(tenant=access.tenant, pk=parse_id(lower_id))
     found = rows.select_related("user", "key").first()
     if found is None:
-        raise NotFound("There are no such limits in this team.")
+        raise NotFound(_("There are no such limits in this team."))
     if found.key is not None:
         _hold_to_own(access, {})
     name = found.user.email if found.user else str(found.key) if found.key else "Every person"
@@ -148,14 +150,19 @@ def _hold_to_own(access: Access, wanted: Mapping[str, int | None]) -> None:
         most, value = getattr(own, column, None), wanted.get(column)
         if most is not None and (value is None or value > most):
             raise Forbidden(
-                f"{BY_NAME[column].title}: a key cannot allow a key more than its own {most:,}.", param=column
+                _("%(title)s: a key cannot allow a key more than its own %(most)s.")
+                % {"title": _(BY_NAME[column].title), "most": number(most)},
+                param=column,
             )
 
 
 def _checked(tenant: Tenant, values: Mapping[str, int | None]) -> dict[str, int | None]:
     unknown = sorted(set(values) - set(LOWER))
     if unknown:
-        raise BadInput(f"There is no limit {unknown[0][:40]!r} for a person or key.", param=unknown[0][:60])
+        raise BadInput(
+            _("There is no limit %(text)s for a person or key.") % {"text": f"{unknown[0][:40]!r}"},
+            param=unknown[0][:60],
+        )
     team = limits_of_team(tenant).team
     clean: dict[str, int | None] = {}
     for name in LOWER:
@@ -166,9 +173,17 @@ def _checked(tenant: Tenant, values: Mapping[str, int | None]) -> dict[str, int 
         kind = BY_NAME[name]
         most = MOST_TOKENS if name == "tokens_per_month" else MOST
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise BadInput(f"{kind.title} must be a whole number from 1 to {most:,}.", param=name)
+            raise BadInput(
+                _("%(title)s must be a whole number from 1 to %(most)s.")
+                % {"title": _(kind.title), "most": number(most)},
+                param=name,
+            )
         limit = getattr(team, name)
         if limit is not None and value > limit:
-            raise BadInput(f"{kind.title}: the team itself may have {limit:,}; set that or less.", param=name)
+            raise BadInput(
+                _("%(title)s: the team itself may have %(limit)s; set that or less.")
+                % {"title": _(kind.title), "limit": number(limit)},
+                param=name,
+            )
         clean[name] = value
     return clean

@@ -7,7 +7,11 @@ from datetime import date
 from celery import shared_task
 from django.conf import settings
 from django.core.mail import send_mail
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
 
+from chatapp.accounts.selectors import in_language_of
+from chatapp.languages import number
 from chatapp.limits import budget
 from chatapp.limits.selectors import next_month
 from chatapp.scope import tenant_scope, unscoped
@@ -40,16 +44,31 @@ def mail_warning(tenant_id: str, percent: int, used: int, limit: int, month: str
         addresses = [membership.user.email for membership in people]
     day = date.fromisoformat(f"{month}-01")
     again = next_month(day)
-    if percent >= 100:
-        subject = f"{tenant.name} has used its tokens of {day:%B}"
-        effect = f"Requests that need more are refused until {again.day} {again:%B} (UTC)."
-    else:
-        subject = f"{tenant.name} has used {percent} % of its tokens of {day:%B}"
-        effect = f"When all are used, requests are refused until {again.day} {again:%B} (UTC)."
-    body = (
-        f"{used:,} of {limit:,} tokens of {day:%B %Y} are used.\n{effect}\n\n"
-        f"What is used and what you can set lower: {settings.OCTAVO_URL}/t/{tenant.slug}/admin/limits\n"
-    )
-    for address in addresses:  # one each: nobody learns who the others are
-        send_mail(subject, body, None, [address])
+    address = f"{settings.OCTAVO_URL}/t/{tenant.slug}/admin/limits"
+    for to in addresses:  # one each: nobody learns who the others are
+        with in_language_of(to):
+            figures = {
+                "team": tenant.name,
+                "percent": percent,
+                "used": number(used),
+                "limit": number(limit),
+                "month": date_format(day, "F"),
+                "year_month": date_format(day, "YEAR_MONTH_FORMAT"),
+                "until": date_format(again, "MONTH_DAY_FORMAT"),
+                "address": address,
+            }
+            if percent >= 100:
+                subject = _("%(team)s has used its tokens of %(month)s")
+                effect = _("Requests that need more are refused until %(until)s (UTC).")
+            else:
+                subject = _("%(team)s has used %(percent)s %% of its tokens of %(month)s")
+                effect = _("When all are used, requests are refused until %(until)s (UTC).")
+            lines = [
+                _("%(used)s of %(limit)s tokens of %(year_month)s are used."),
+                effect,
+                "",
+                _("What is used and what you can set lower: %(address)s"),
+                "",
+            ]
+            send_mail(subject % figures, "\n".join(lines) % figures, None, [to])
     return len(addresses)

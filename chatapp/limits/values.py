@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext_noop as _n
+
 from engine.protocol import MAX_QUEUED
 
 # What an answer may have where nothing says how long it may be, and where the caller does not either.
@@ -28,16 +30,36 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("tokens_per_month", "Tokens a month", "tokens", "Prompts and answers of a calendar month in UTC."),
-    Kind("requests_per_minute", "Requests a minute", "requests", "Asked for within any sixty seconds."),
-    Kind("tokens_per_minute", "Tokens a minute", "tokens", "Prompt and answer; corrected when the answer has ended."),
-    Kind("concurrent_answers", "Answers at once", "answers", "Under way at the same time, those that wait included."),
-    Kind("context_tokens", "Longest prompt", "tokens", "Everything that is read before an answer, prompts included."),
-    Kind("output_tokens", "Longest answer", "tokens", "An answer is cut there; continuing it is a new request."),
-    Kind("queue_length", "Waiting requests", "requests", "Accepted and not begun; more are refused."),
-    Kind("kv_share", "Share of the memory", "", "Largest part of an engine's KV blocks, from 0 to 1."),
-    Kind("weight", "Weight", "", "Share of a busy engine, relative to other teams."),
-    Kind("files_mb", "Files", "MB", "All files that are kept: in chats, and over the APIs."),
+    Kind("tokens_per_month", _n("Tokens a month"), _n("tokens"), _n("Prompts and answers of a calendar month in UTC.")),
+    Kind("requests_per_minute", _n("Requests a minute"), _n("requests"), _n("Asked for within any sixty seconds.")),
+    Kind(
+        "tokens_per_minute",
+        _n("Tokens a minute"),
+        _n("tokens"),
+        _n("Prompt and answer; corrected when the answer has ended."),
+    ),
+    Kind(
+        "concurrent_answers",
+        _n("Answers at once"),
+        _n("answers"),
+        _n("Under way at the same time, those that wait included."),
+    ),
+    Kind(
+        "context_tokens",
+        _n("Longest prompt"),
+        _n("tokens"),
+        _n("Everything that is read before an answer, prompts included."),
+    ),
+    Kind(
+        "output_tokens",
+        _n("Longest answer"),
+        _n("tokens"),
+        _n("An answer is cut there; continuing it is a new request."),
+    ),
+    Kind("queue_length", _n("Waiting requests"), _n("requests"), _n("Accepted and not begun; more are refused.")),
+    Kind("kv_share", _n("Share of the memory"), "", _n("Largest part of an engine's KV blocks, from 0 to 1.")),
+    Kind("weight", _n("Weight"), "", _n("Share of a busy engine, relative to other teams.")),
+    Kind("files_mb", _n("Files"), _n("MB"), _n("All files that are kept: in chats, and over the APIs.")),
 )
 OF_PERSON = KINDS[:6]
 """Those that a team may set lower for a key or a person; the others are about the team as a whole."""

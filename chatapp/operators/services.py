@@ -20,6 +20,7 @@ from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.text import slugify
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.models import User
 from chatapp.accounts.selectors import has_operator
@@ -74,7 +75,7 @@ def set_up(
     with transaction.atomic():
         row = locked()
         if has_operator():
-            raise Conflict("This site has been set up already. Log in as its operator.", code="already_set_up")
+            raise Conflict(_("This site has been set up already. Log in as its operator."), code="already_set_up")
         user = User.objects.filter(email__iexact=email).first()
         _check_password(password, user or User(email=email))
         if user is None:
@@ -144,7 +145,10 @@ def resume_tenant(*, by: User, tenant: Tenant) -> None:
     """Raises Conflict for one that is being deleted: people would work in it until it is gone."""
     row = Tenant.objects.select_for_update().get(pk=tenant.pk)
     if deletions.running(row):
-        raise Conflict(f"{row.name} is being deleted. Undo the deletion to open it again.", code="deletion_running")
+        raise Conflict(
+            _("%(name)s is being deleted. Undo the deletion to open it again.") % {"name": row.name},
+            code="deletion_running",
+        )
     if Tenant.objects.filter(pk=tenant.pk).exclude(suspended_at=None).update(suspended_at=None):
         record("team.resumed", actor=operator(by), tenant=tenant, on=tenant)
 
@@ -159,7 +163,7 @@ def _address(email: str, param: str) -> str:
         if len(email) > 254:
             raise ValidationError("long")
     except ValidationError:
-        raise BadInput("This is no email address.", param=param) from None
+        raise BadInput(_("This is no email address."), param=param) from None
     return email
 
 
@@ -183,7 +187,7 @@ def _make(actor: Actor, name: str, slug: str, owner_email: str, fields: Mapping[
         # Verified by the link, which only reaches whoever has the address, or by the operator who hands it on.
         EmailAddress.objects.create(user=owner, email=owner.email, verified=True, primary=True)
     elif not owner.is_active:
-        raise BadInput("This account is closed; take another address.", param="owner_email")
+        raise BadInput(_("This account is closed; take another address."), param="owner_email")
     if not owner.has_usable_password():
         link = links.password_link(owner)
     membership = Membership.objects.create(tenant=tenant, user=owner, role=Role.OWNER)
@@ -200,12 +204,12 @@ def _set(tenant: Tenant, fields: Mapping[str, Any]) -> None:
     default = fields.get("default_model")
     if default and default != tenant.default_model and default not in settings.OCTAVO_MODEL_NAMES:
         served = ", ".join(settings.OCTAVO_MODEL_NAMES)
-        raise BadInput(f"No such model is served; there is {served}.", param="default_model")
+        raise BadInput(_("No such model is served; there is %(served)s.") % {"served": served}, param="default_model")
     for name, value in fields.items():
         assert Tenant._meta.get_field(name).editable, name
         setattr(tenant, name, " ".join(value.split()) if name == "name" else value)
     if not isinstance(tenant.allowed_models, list) or not all(isinstance(m, str) for m in tenant.allowed_models):
-        raise BadInput("A list of names of models.", param="allowed_models")
+        raise BadInput(_("A list of names of models."), param="allowed_models")
     try:
         tenant.full_clean(exclude=["salt"], validate_unique=False)
     except ValidationError as error:
@@ -219,7 +223,7 @@ def _save(tenant: Tenant) -> None:
         with transaction.atomic():
             tenant.save()
     except IntegrityError:
-        raise BadInput("There is a team with this short name already.", param="tenant_slug") from None
+        raise BadInput(_("There is a team with this short name already."), param="tenant_slug") from None
 
 
 def cancel_answers(tenant: Tenant) -> None:

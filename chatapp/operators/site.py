@@ -10,6 +10,7 @@ from django.core.mail import EmailMessage
 from django.core.validators import validate_email
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.audit.services import Actor, record
 from chatapp.errors import BadInput
@@ -24,9 +25,9 @@ def clean_name(name: str) -> str:
     """Raises BadInput: it stands in the headers of mails and in titles, so it is one short line."""
     name = " ".join(name.split())
     if not name:
-        raise BadInput("The site needs a name.", param="site_name")
+        raise BadInput(_("The site needs a name."), param="site_name")
     if len(name) > 60 or not name.isprintable():
-        raise BadInput("The name is one line of at most 60 characters.", param="site_name")
+        raise BadInput(_("The name is one line of at most 60 characters."), param="site_name")
     return name
 
 
@@ -34,7 +35,7 @@ def clean_mail(smtp_url: str, mail_from: str) -> tuple[str, str]:
     """Raises BadInput. Both may be empty: then no mail is sent."""
     smtp_url, mail_from = smtp_url.strip(), mail_from.strip()
     if len(smtp_url) > LONGEST_URL:
-        raise BadInput(f"At most {LONGEST_URL} characters.", param="smtp_url")
+        raise BadInput(_("At most %(most)s characters.") % {"most": LONGEST_URL}, param="smtp_url")
     if smtp_url:
         try:
             smtp.parse(smtp_url)
@@ -44,7 +45,7 @@ def clean_mail(smtp_url: str, mail_from: str) -> tuple[str, str]:
         try:
             validate_email(mail_from)
         except ValidationError:
-            raise BadInput("This is no email address.", param="mail_from") from None
+            raise BadInput(_("This is no email address."), param="mail_from") from None
     return smtp_url, mail_from
 
 

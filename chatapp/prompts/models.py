@@ -13,6 +13,7 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.ids import new_id
 from chatapp.owned import TenantOwned
@@ -120,7 +121,7 @@ class PromptVersion(TenantOwned):
 
     @property
     def title(self) -> str:
-        return "Draft" if self.is_draft else f"Version {self.number}"
+        return _("Draft") if self.is_draft else _("Version %(number)s") % {"number": self.number}
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:

@@ -9,6 +9,7 @@ import redis.exceptions
 from django.conf import settings
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.errors import NotFound
 from chatapp.ids import parse_id
@@ -72,7 +73,7 @@ def chosen(tenant: Tenant, *, assistant_id: object = None, slug: str | None = No
     for assistant in choosable(tenant):
         if (slug is not None and assistant.slug == slug) or (slug is None and assistant.pk == parse_id(assistant_id)):
             return assistant
-    raise NotFound("There is no such assistant.", param="assistant_id" if slug is None else "model")
+    raise NotFound(_("There is no such assistant."), param="assistant_id" if slug is None else "model")
 
 
 def system_texts(tenant: Tenant, version: PromptVersion | None) -> list[SystemText]:
@@ -124,7 +125,7 @@ def assistant(tenant: Tenant, assistant_id: object) -> SystemPrompt:
     found = SystemPrompt.objects.filter(tenant=tenant, pk=parse_id(assistant_id))
     one = found.select_related("tenant", "published", "published__published_by", "former").first()
     if one is None:
-        raise NotFound("There is no such assistant.", param="assistant_id")
+        raise NotFound(_("There is no such assistant."), param="assistant_id")
     return one
 
 
@@ -144,5 +145,5 @@ def version(tenant: Tenant, version_id: object) -> PromptVersion:
     found = PromptVersion.objects.filter(prompt__tenant=tenant, pk=parse_id(version_id))
     one = found.select_related("prompt", "prompt__tenant", "published_by", "changed_by", "restores").first()
     if one is None:
-        raise NotFound("There is no such version.", param="version_id")
+        raise NotFound(_("There is no such version."), param="version_id")
     return one

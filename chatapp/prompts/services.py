@@ -14,6 +14,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import Max
 from django.utils import timezone
 from django.utils.text import slugify
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop as _n
 
 from chatapp.accounts.models import User
 from chatapp.audit.services import record
@@ -39,7 +41,7 @@ log = structlog.get_logger(__name__)
 MOST_ASSISTANTS = 100
 # A new text of so many bytes may be published while no engine says how long it is: it fits any model that is served.
 FITS_UNMEASURED = 4000
-NO_NAME = "Give the assistant a name."
+NO_NAME = _n("Give the assistant a name.")
 NO_NOTE = "Say in a few words why, for whoever reads the versions later."
 
 
@@ -52,7 +54,10 @@ def create_assistant(*, access: Access, name: str, description: str = "") -> Sys
     access.require(Permission.EDIT_PROMPTS)
     name = _free_name(access.tenant, name, None)
     if SystemPrompt.objects.filter(tenant=access.tenant, archived_at=None).count() >= MOST_ASSISTANTS:
-        raise Conflict(f"Your team has {MOST_ASSISTANTS} assistants already. Archive one first.", code="too_many")
+        raise Conflict(
+            _("Your team has %(most)s assistants already. Archive one first.") % {"most": MOST_ASSISTANTS},
+            code="too_many",
+        )
     description = clean_line(description, param="description", longest=LONGEST_DESCRIPTION)
     assistant = _new_assistant(access.tenant, name, description)
     _record("assistant.created", access, assistant)
@@ -90,7 +95,7 @@ def move_assistant(*, access: Access, assistant_id: object, up: bool) -> None:
     assistant = _locked(access, assistant_id)
     listed = list(SystemPrompt.objects.select_for_update().filter(tenant=access.tenant, archived_at=None))
     if assistant not in listed:
-        raise Conflict("An archived assistant has no place. Restore it first.", code="archived")
+        raise Conflict(_("An archived assistant has no place. Restore it first."), code="archived")
     place = listed.index(assistant)
     other = place - 1 if up else place + 1
     if not 0 <= other < len(listed):
@@ -107,9 +112,9 @@ def make_default(*, access: Access, assistant_id: object) -> None:
     access.require(Permission.PUBLISH_PROMPTS)
     assistant = _locked(access, assistant_id)
     if assistant.archived_at is not None:
-        raise Conflict("An archived assistant cannot be the default. Restore it first.", code="archived")
+        raise Conflict(_("An archived assistant cannot be the default. Restore it first."), code="archived")
     if assistant.published_id is None:
-        raise Conflict("Publish its instructions first: they answer from then on.", code="not_published")
+        raise Conflict(_("Publish its instructions first: they answer from then on."), code="not_published")
     if assistant.is_default:
         return
     SystemPrompt.objects.filter(tenant=access.tenant, is_default=True).update(is_default=False)
@@ -126,7 +131,9 @@ def archive_assistant(*, access: Access, assistant_id: object) -> None:
     if assistant.archived_at is not None:
         return
     if assistant.is_default:
-        raise Conflict("This is your team's default assistant. Make another one the default first.", code="is_default")
+        raise Conflict(
+            _("This is your team's default assistant. Make another one the default first."), code="is_default"
+        )
     SystemPrompt.objects.filter(pk=assistant.pk).update(archived_at=timezone.now())
     _record("assistant.archived", access, assistant)
     _release(access.tenant, assistant)
@@ -200,7 +207,7 @@ def publish_draft(*, access: Access, assistant_id: object, note: str, revision: 
     draft = selectors.draft(assistant)
     _check_revision(draft, revision)
     if draft is None:
-        raise Conflict("There is no draft to publish. Write one first.", code="no_draft")
+        raise Conflict(_("There is no draft to publish. Write one first."), code="no_draft")
     tokens = _fitting(access.tenant, draft.text, new=True)  # asks an engine: not inside the transaction
     with transaction.atomic():
         assistant = _locked(access, assistant_id)
@@ -209,7 +216,7 @@ def publish_draft(*, access: Access, assistant_id: object, note: str, revision: 
         _check_revision(draft, revision)
         assert draft is not None
         if assistant.published is not None and assistant.published.text == draft.text:
-            raise BadInput("The draft is the same as the published version.", code="unchanged", param="text")
+            raise BadInput(_("The draft is the same as the published version."), code="unchanged", param="text")
         draft.number, draft.note, draft.tokens = _next_number(assistant), note, tokens
         draft.published_by, draft.published_at = access.user, timezone.now()
         draft.save()
@@ -224,13 +231,13 @@ def roll_back(*, access: Access, version_id: object, note: str = "") -> PromptVe
     old = selectors.version(access.tenant, version_id)
     note = clean_line(note, param="note", longest=LONGEST_NOTE) or f"Back to version {old.number}"
     if old.is_draft:
-        raise BadInput("This is a draft, which is published and not rolled back to.", param="version_id")
+        raise BadInput(_("This is a draft, which is published and not rolled back to."), param="version_id")
     tokens = _fitting(access.tenant, old.text, new=False)
     with transaction.atomic():
         assistant = _locked(access, old.prompt_id)
         _check_open(assistant)
         if assistant.published is not None and assistant.published.text == old.text:
-            raise BadInput("This text is what is published already.", code="unchanged", param="version_id")
+            raise BadInput(_("This text is what is published already."), code="unchanged", param="version_id")
         now = timezone.now()
         version = PromptVersion.objects.create(
             prompt=assistant, number=_next_number(assistant), text=old.text, note=note, restores=old, tokens=tokens,
@@ -284,7 +291,7 @@ def _locked(access: Access, assistant_id: object) -> SystemPrompt:
 
 def _check_open(assistant: SystemPrompt) -> None:
     if assistant.archived_at is not None:
-        raise Conflict("This assistant is archived. Restore it first.", code="archived")
+        raise Conflict(_("This assistant is archived. Restore it first."), code="archived")
 
 
 def _check_revision(draft: PromptVersion | None, seen: int) -> None:
@@ -293,14 +300,17 @@ def _check_revision(draft: PromptVersion | None, seen: int) -> None:
         return
     if draft is None:
         raise Conflict(
-            "This draft was published or thrown away meanwhile. Your text is still here: save it as a new draft.",
+            _("This draft was published or thrown away meanwhile. Your text is still here: save it as a new draft."),
             code="draft_gone",
             param="revision",
         )
-    who = draft.changed_by.get_short_name() if draft.changed_by is not None else "A program"
+    who = draft.changed_by.get_short_name() if draft.changed_by is not None else _("A program")
     raise Conflict(
-        f"{who} has changed this draft meanwhile. Your text is still here: look at the difference, then save yours"
-        " over it or take theirs.",
+        _(
+            "%(who)s has changed this draft meanwhile. Your text is still here: look at the difference, then save yours"
+            " over it or take theirs."
+        )
+        % {"who": who},
         code="draft_changed",
         param="revision",
     )
@@ -312,14 +322,18 @@ def _fitting(tenant: Tenant, text: str, *, new: bool) -> int | None:
     A text that was in force before needs no engine: whoever rolls back may have none that answers.
     """
     if is_blank(text):
-        raise BadInput("The draft is empty. Write what the assistant should know and do.", code="empty", param="text")
+        raise BadInput(
+            _("The draft is empty. Write what the assistant should know and do."), code="empty", param="text"
+        )
     size = measure(tenant, text)
     if size.too_long:
         raise BadInput(size.too_long, code="too_long", param="text")
     if new and size.state != EXACT and len(text.encode()) > FITS_UNMEASURED:
         raise BadInput(
-            "No engine could say how long these instructions are, and every chat would be refused if they were too"
-            " long. The draft is saved; publish it in a moment.",
+            _(
+                "No engine could say how long these instructions are, and every chat would be refused if they were too"
+                " long. The draft is saved; publish it in a moment."
+            ),
             code="not_measured",
             param="text",
         )
@@ -368,23 +382,26 @@ def _new_assistant(tenant: Tenant, name: str, description: str) -> SystemPrompt:
 
 
 def _free_name(tenant: Tenant, name: str, own: SystemPrompt | None) -> str:
-    name = clean_line(name, param="name", longest=LONGEST_NAME, needed=NO_NAME)
+    name = clean_line(name, param="name", longest=LONGEST_NAME, needed=_(NO_NAME))
     taken = SystemPrompt.objects.filter(tenant=tenant, name=name).exclude(pk=own.pk if own else None).first()
     if taken is not None:
-        archived = ", which is archived" if taken.archived_at is not None else ""
-        raise BadInput(f"There is an assistant of this name already{archived}. Choose another one.", param="name")
+        if taken.archived_at is not None:
+            text = _("There is an assistant of this name already, which is archived. Choose another one.")
+        else:
+            text = _("There is an assistant of this name already. Choose another one.")
+        raise BadInput(text, param="name")
     return name
 
 
 def _free_slug(tenant: Tenant, slug: str) -> str:
-    slug = clean_line(slug, param="slug", longest=LONGEST_SLUG, needed="Give the assistant a name for programs.")
+    slug = clean_line(slug, param="slug", longest=LONGEST_SLUG, needed=_("Give the assistant a name for programs."))
     field = SystemPrompt._meta.get_field("slug")
     try:
         field.run_validators(slug)
     except Exception:
-        raise BadInput("Use a-z, 0-9 and inner hyphens.", param="slug") from None
+        raise BadInput(_("Use a-z, 0-9 and inner hyphens."), param="slug") from None
     if SystemPrompt.objects.filter(tenant=tenant, slug=slug).exists():
-        raise BadInput("Another assistant of your team is called so by programs. Choose another one.", param="slug")
+        raise BadInput(_("Another assistant of your team is called so by programs. Choose another one."), param="slug")
     return slug
 
 

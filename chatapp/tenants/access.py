@@ -14,6 +14,7 @@ from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.factors import with_second_factor
 from chatapp.accounts.models import User
@@ -21,6 +22,7 @@ from chatapp.audit.models import ActorKind
 from chatapp.audit.services import Actor
 from chatapp.audit.source import NOWHERE, Source, source
 from chatapp.errors import Forbidden, Refusal
+from chatapp.languages import inside
 from chatapp.scope import unscoped
 from chatapp.tenants.key_limits import network_admitted, origin_admitted
 from chatapp.tenants.models import KEY_PREFIX, SHOWN_CHARACTERS, ApiKey, KeyState, Membership, Tenant, hash_key
@@ -106,9 +108,13 @@ class Access:
         if self.may(permission):
             return
         if self.key is not None:
-            raise Forbidden(f"This key's scopes do not include {permission.value}; ask an admin for a key that may.")
+            raise Forbidden(
+                _("This key's scopes do not include %(value)s; ask an admin for a key that may.")
+                % {"value": permission.value}
+            )
         raise Forbidden(
-            f"Your role in this team is {self.role_name.lower()}, which does not include this. Ask an owner or admin."
+            _("Your role in this team is %(role)s, which does not include this. Ask an owner or admin.")
+            % {"role": inside(self.role_name)}
         )
 
 

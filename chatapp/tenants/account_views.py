@@ -11,6 +11,7 @@ from django.contrib.auth.decorators import login_required
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -27,10 +28,10 @@ def disconnect(*, user: User, link_id: Any) -> None:
     """Raises NotFound for a link of anybody else, and Conflict where nothing else would be left to log in with."""
     link = SocialAccount.objects.filter(user=user, pk=link_id).first()
     if link is None:
-        raise NotFound("Your account has no such link.")
+        raise NotFound(_("Your account has no such link."))
     others = SocialAccount.objects.filter(user=user).exclude(pk=link.pk).exists()
     if not others and not user.has_usable_password():
-        raise Conflict("Choose a password first; else there would be no way left to log in.")
+        raise Conflict(_("Choose a password first; else there would be no way left to log in."))
     link.delete()
     with unscoped("own account"):
         record(
@@ -56,7 +57,7 @@ def connections(request: HttpRequest) -> HttpResponse:
         except (NotFound, Conflict) as refusal:
             messages.error(request, refusal.message)
         else:
-            messages.success(request, "The link is gone. Signing in through the team makes it anew.")
+            messages.success(request, _("The link is gone. Signing in through the team makes it anew."))
         return redirect("socialaccount_connections")
     links = list(SocialAccount.objects.filter(user=request.user).order_by("date_joined"))
     names = service_names({link.provider for link in links})

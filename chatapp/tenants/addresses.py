@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
+from django.utils.translation import gettext as _
 
 LONGEST = 254
 SEPARATORS = re.compile(r"[,;\n\r\t]+")
@@ -50,15 +51,15 @@ def _pieces(part: str) -> list[str]:
 def _address(piece: str) -> Address:
     email = normalised(piece.removeprefix("mailto:"))
     if len(email) > LONGEST:
-        return Address(email[:60] + "…", f"is longer than {LONGEST} characters")
+        return Address(email[:60] + "…", _("Is longer than %(most)s characters.") % {"most": LONGEST})
     if "@" not in email:
-        return Address(email, "is no email address")
+        return Address(email, _("Is no email address."))
     if not email.rpartition("@")[0].isascii():
-        return Address(email, "has letters before the @ that mail servers here cannot deliver to")
+        return Address(email, _("Has letters before the @ that mail servers here cannot deliver to."))
     try:
         validate_email(email)
     except ValidationError:
-        return Address(email, "is no email address")
+        return Address(email, _("Is no email address."))
     return Address(email)
 
 

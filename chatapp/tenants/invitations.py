@@ -20,6 +20,7 @@ from django.db import transaction
 from django.db.models.functions import Lower
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.models import User
 from chatapp.audit.models import ActorKind
@@ -27,6 +28,7 @@ from chatapp.audit.services import Actor, record
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound, Refusal, TooMany
 from chatapp.events import tell
 from chatapp.ids import parse_id
+from chatapp.languages import inside
 from chatapp.scope import tenant_scope, unscoped
 from chatapp.site.selectors import mail_is_set_up
 from chatapp.tenants.access import Access
@@ -86,10 +88,11 @@ def invite(*, access: Access, addresses: Sequence[Address], role: str) -> list[I
     access.require(Permission.MANAGE_MEMBERS)
     wanted = parse_role(access, role)
     if not addresses:
-        raise BadInput("Write at least one email address.", code="empty", param="emails")
+        raise BadInput(_("Write at least one email address."), code="empty", param="emails")
     if len(addresses) > MOST_AT_ONCE:
         raise BadInput(
-            f"These are {len(addresses)} addresses; at most {MOST_AT_ONCE} can be invited at once.",
+            _("These are %(n)s addresses; at most %(most)s can be invited at once.")
+            % {"n": len(addresses), "most": MOST_AT_ONCE},
             code="too_many",
             param="emails",
         )
@@ -99,7 +102,7 @@ def invite(*, access: Access, addresses: Sequence[Address], role: str) -> list[I
     waiting = Invitation.objects.filter(accepted_at=None, withdrawn_at=None)
     if waiting.filter(expires_at__gt=now).count() + len(usable) > MOST_OPEN:
         raise BadInput(
-            f"A team has at most {MOST_OPEN} open invitations. Withdraw those that nobody needs.",
+            _("A team has at most %(most)s open invitations. Withdraw those that nobody needs.") % {"most": MOST_OPEN},
             code="too_many",
             param="emails",
         )
@@ -126,15 +129,19 @@ def _invite(
 ) -> Invited:
     email = address.email
     if address.problem:
-        return Invited(email, "invalid", f"{address.problem[0].upper()}{address.problem[1:]}.")
+        return Invited(email, "invalid", address.problem)
     member = members.get(email)
     if member is not None and member.suspended_at is not None:
-        return Invited(email, "suspended", "Is suspended. Resume them under Members instead.")
+        return Invited(email, "suspended", _("Is suspended. Resume them under Members instead."))
     if member is not None:
-        return Invited(email, "member", f"Belongs to the team already, as {Role(member.role).label.lower()}.")
+        return Invited(
+            email,
+            "member",
+            _("Belongs to the team already, as %(role)s.") % {"role": inside(str(Role(member.role).label))},
+        )
     former = waiting.get(email)
     if former is not None and not former.expired:
-        return Invited(email, "open", "Was invited before, and has not answered yet.", former)
+        return Invited(email, "open", _("Was invited before, and has not answered yet."), former)
     if former is not None:
         _end(former, access, "invitation.expired")
     made = Invitation.objects.create(
@@ -147,7 +154,7 @@ def _invite(
     )
     _record("invitation.created", access.actor, made, {"role": [None, role.value]})
     _mail_after_commit(made)
-    return Invited(email, "invited", "Invited.", made)
+    return Invited(email, "invited", _("Invited."), made)
 
 
 @transaction.atomic
@@ -157,7 +164,11 @@ def resend(*, access: Access, invitation_id: object) -> Invitation:
     now = timezone.now()
     if mail_is_set_up() and now - invitation.sent_at < RESEND_EVERY:
         wait = int((RESEND_EVERY - (now - invitation.sent_at)).total_seconds()) + 1
-        raise TooMany(f"This was sent a moment ago. Try again in {wait} s.", code="too_soon", retry_after_s=wait)
+        raise TooMany(
+            _("This was sent a moment ago. Try again in %(wait)s s.") % {"wait": wait},
+            code="too_soon",
+            retry_after_s=wait,
+        )
     invitation.nonce = new_nonce()
     invitation.sent_at, invitation.expires_at, invitation.mailed_at = now, now + VALID_FOR, None
     invitation.save(update_fields=["nonce", "sent_at", "expires_at", "mailed_at"])
@@ -196,13 +207,13 @@ def _managed(access: Access, invitation_id: object) -> Invitation:
     lock(access)
     found = Invitation.objects.filter(pk=parse_id(invitation_id)).first()
     if found is None:
-        raise NotFound("There is no such invitation.", param="invitation_id")
+        raise NotFound(_("There is no such invitation."), param="invitation_id")
     if found.role == Role.OWNER and not access.may(Permission.TRANSFER_OWNERSHIP):
         raise Forbidden(OWNERS_ONLY)
     if found.accepted_at is not None:
-        raise Conflict(f"{found.email} has accepted this invitation.", code="used")
+        raise Conflict(_("%(email)s has accepted this invitation.") % {"email": found.email}, code="used")
     if found.withdrawn_at is not None:
-        raise Conflict("This invitation was withdrawn. Invite them anew.", code="withdrawn")
+        raise Conflict(_("This invitation was withdrawn. Invite them anew."), code="withdrawn")
     return found
 
 
@@ -262,7 +273,10 @@ def accept(*, token: str, user: User) -> Tenant:
     with unscoped("invitations"), transaction.atomic():
         invitation = _locked(token)
         if account_of(invitation) != user:
-            raise Forbidden(f"This invitation is for {invitation.email}; you are logged in as {user.email}.")
+            raise Forbidden(
+                _("This invitation is for %(email)s; you are logged in as %(email_2)s.")
+                % {"email": invitation.email, "email_2": user.email}
+            )
         _join(invitation, user)
     return invitation.tenant
 
@@ -275,11 +289,11 @@ def join_with_new_account(*, token: str, name: str, password: str) -> tuple[Tena
     """
     cleaned = clean_name(name)
     if not 0 < len(cleaned) <= 120:
-        raise BadInput("Write your name in 1 to 120 characters.", param="name")
+        raise BadInput(_("Write your name in 1 to 120 characters."), param="name")
     with unscoped("invitations"), transaction.atomic():
         invitation = _locked(token)
         if account_of(invitation) is not None:
-            raise Conflict("There is an account with this address already. Log in with it.", code="account_exists")
+            raise Conflict(_("There is an account with this address already. Log in with it."), code="account_exists")
         user = User(email=normalised(invitation.email), name=cleaned)
         try:
             validate_password(password, user)
@@ -305,7 +319,9 @@ def _join(invitation: Invitation, user: User) -> None:
         actor = Actor(ActorKind.USER, str(user.pk), user.email)
         member = Membership.objects.filter(tenant=tenant, user=user).first()
         if member is not None and member.suspended_at is not None:
-            raise Conflict(f"Your access to {tenant.name} is suspended. An owner or admin can resume it.")
+            raise Conflict(
+                _("Your access to %(name)s is suspended. An owner or admin can resume it.") % {"name": tenant.name}
+            )
         invitation.accepted_at, invitation.accepted_by = timezone.now(), user
         invitation.save(update_fields=["accepted_at", "accepted_by"])
         if member is None:

@@ -9,6 +9,8 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
+from django.utils.translation import gettext as _
+
 from chatapp.errors import BadInput
 
 MOST = 50
@@ -32,13 +34,16 @@ def _each(texts: Iterable[str], parse: object, param: str) -> list[str]:
         if text.strip():
             found[parse(text.strip(), param)] = None
     if len(found) > MOST:
-        raise BadInput(f"These are {len(found)}; {MOST} at most can be listed.", param=param)
+        raise BadInput(
+            _("These are %(n)s; %(most)s at most can be listed.") % {"n": len(found), "most": MOST}, param=param
+        )
     return list(found)
 
 
 def _origin(text: str, param: str) -> str:
     wrong = BadInput(
-        f"{text[:100]!r} is no origin. Write scheme and host as in https://app.example.com, without a path.",
+        _("%(text)s is no origin. Write scheme and host as in https://app.example.com, without a path.")
+        % {"text": f"{text[:100]!r}"},
         param=param,
     )
     try:
@@ -68,7 +73,8 @@ def _network(text: str, param: str) -> str:
         return str(ipaddress.ip_network(text, strict=False))
     except ValueError:
         raise BadInput(
-            f"{text[:100]!r} is no network. Write an address or CIDR as in 203.0.113.7, 10.0.0.0/8 or 2001:db8::/32.",
+            _("%(text)s is no network. Write an address or CIDR as in 203.0.113.7, 10.0.0.0/8 or 2001:db8::/32.")
+            % {"text": f"{text[:100]!r}"},
             param=param,
         ) from None
 

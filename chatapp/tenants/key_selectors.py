@@ -8,6 +8,7 @@ from datetime import datetime
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.cursors import behind, cursor_of
 from chatapp.errors import BadInput, NotFound
@@ -54,11 +55,13 @@ def _keys(access: Access) -> QuerySet[ApiKey]:
 
 def keys(access: Access, *, state: str = WORKING, text: str = "", cursor: str = "", limit: int = PAGE) -> Page:
     if state not in STATES:
-        raise BadInput(f"There is no such state; there are {', '.join(STATES)}.", param="state")
+        raise BadInput(
+            _("There is no such state; there are %(choices)s.") % {"choices": ", ".join(STATES)}, param="state"
+        )
     found = _keys(access).filter(_in_state(state, timezone.now())).order_by("-created_at", "-id")
     text = text.strip()
     if "\0" in text:
-        raise BadInput("This cannot be searched for.", param="q")
+        raise BadInput(_("This cannot be searched for."), param="q")
     if text:
         # Whoever pastes a whole key finds it by its shown part.
         found = found.filter(Q(name__icontains=text) | Q(prefix__startswith=text[:SHOWN_CHARACTERS]))
@@ -76,5 +79,5 @@ def count(access: Access) -> int:
 def key(access: Access, key_id: object) -> ApiKey:
     found = _keys(access).filter(pk=parse_id(key_id)).first()
     if found is None:
-        raise NotFound("There is no such key.")
+        raise NotFound(_("There is no such key."))
     return found

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db import IntegrityError, models, transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.audit.services import record
 from chatapp.cursors import within_time
@@ -82,10 +83,10 @@ def rotate_key(*, access: Access, key_id: object, overlap: str) -> tuple[ApiKey,
     """A successor with the same rights and name, and its secret. The old one works for the overlap's time."""
     access.require(Permission.MANAGE_KEYS)
     if overlap not in Overlap.values:
-        raise BadInput(f"Choose one of {', '.join(Overlap.values)}.", param="overlap")
+        raise BadInput(_("Choose one of %(choices)s.") % {"choices": ", ".join(Overlap.values)}, param="overlap")
     old = _usable(access, key_id)
     if old.state == KeyState.EXPIRED:
-        raise Conflict("This key has expired. Give it a later expiry first, or create a new one.")
+        raise Conflict(_("This key has expired. Give it a later expiry first, or create a new one."))
     limits = _limits_of(old)
     _hold_to_own(access, limits)
     now = timezone.now()
@@ -97,7 +98,7 @@ def rotate_key(*, access: Access, key_id: object, overlap: str) -> tuple[ApiKey,
         expires_at=ends if old.expires_at is None else min(ends, old.expires_at),
     )
     if not mine:
-        raise Conflict("This key has been rotated or revoked meanwhile. Look at the list of keys.")
+        raise Conflict(_("This key has been rotated or revoked meanwhile. Look at the list of keys."))
     new, secret = _make(access, old.name, limits, replaces=old)
     record(
         "key.rotated",
@@ -157,16 +158,16 @@ def revoke_key(*, access: Access, key_id: object) -> ApiKey:
 def _found(access: Access, key_id: object) -> ApiKey:
     key = ApiKey.objects.filter(tenant=access.tenant, pk=parse_id(key_id)).first()
     if key is None:
-        raise NotFound("There is no such key.")
+        raise NotFound(_("There is no such key."))
     return key
 
 
 def _usable(access: Access, key_id: object) -> ApiKey:
     key = _found(access, key_id)
     if key.state == KeyState.REVOKED:
-        raise Conflict("This key was revoked, which is for good. Create a new one.")
+        raise Conflict(_("This key was revoked, which is for good. Create a new one."))
     if key.replaced_at is not None:
-        raise Conflict("This key has been rotated; change its successor instead, or revoke this one.")
+        raise Conflict(_("This key has been rotated; change its successor instead, or revoke this one."))
     return key
 
 
@@ -177,9 +178,12 @@ def _limits_of(key: ApiKey) -> Limits:
 def _name(name: str) -> str:
     name = " ".join("".join(c for c in name if c.isprintable() or c.isspace()).split())
     if not name:
-        raise BadInput("Give the key a name that says what uses it.", param="name")
+        raise BadInput(_("Give the key a name that says what uses it."), param="name")
     if len(name) > LONGEST_NAME:
-        raise BadInput(f"A name has {LONGEST_NAME} characters at most; this has {len(name)}.", param="name")
+        raise BadInput(
+            _("A name has %(most)s characters at most; this has %(n)s.") % {"most": LONGEST_NAME, "n": len(name)},
+            param="name",
+        )
     return name
 
 
@@ -187,11 +191,15 @@ def _scopes(scopes: Iterable[str]) -> list[str]:
     wanted = list(scopes)
     for scope in wanted:
         if scope not in KeyScope.values:
-            raise BadInput(f"{str(scope)[:40]!r} is no scope; there are {', '.join(KeyScope.values)}.", param="scopes")
+            raise BadInput(
+                _("%(text)s is no scope; there are %(choices)s.")
+                % {"text": f"{str(scope)[:40]!r}", "choices": ", ".join(KeyScope.values)},
+                param="scopes",
+            )
     if not wanted:
-        raise BadInput("Choose at least one thing that the key may do.", param="scopes")
+        raise BadInput(_("Choose at least one thing that the key may do."), param="scopes")
     if KeyScope.SYSTEM in wanted and KeyScope.CHAT not in wanted:
-        raise BadInput("A system message of one's own needs the scope chat as well.", param="scopes")
+        raise BadInput(_("A system message of one's own needs the scope chat as well."), param="scopes")
     return [scope.value for scope in KeyScope if scope in wanted]
 
 
@@ -200,11 +208,11 @@ def _future(moment: datetime | None) -> datetime | None:
         return None
     now = timezone.now()
     if within_time(moment) is None:
-        raise BadInput("Say a time with its zone, as in 2027-01-31T12:00:00Z.", param="expires_at")
+        raise BadInput(_("Say a time with its zone, as in 2027-01-31T12:00:00Z."), param="expires_at")
     if moment <= now:
-        raise BadInput("This time is over. Choose a later one, or revoke the key.", param="expires_at")
+        raise BadInput(_("This time is over. Choose a later one, or revoke the key."), param="expires_at")
     if moment > now + LONGEST_LIFE:
-        raise BadInput("A key can expire ten years from now at the latest.", param="expires_at")
+        raise BadInput(_("A key can expire ten years from now at the latest."), param="expires_at")
     return moment
 
 
@@ -219,13 +227,13 @@ def _hold_to_own(access: Access, limits: Limits) -> None:
         return
     asked = frozenset[Permission]().union(*(OF_SCOPE[KeyScope(s)] for s in limits.scopes if s in KeyScope.values))
     if not asked <= access.permissions:
-        raise Forbidden("A key cannot give a key more scopes than it has itself.", param="scopes")
+        raise Forbidden(_("A key cannot give a key more scopes than it has itself."), param="scopes")
     if own.expires_at is not None and (limits.expires_at is None or limits.expires_at > own.expires_at):
-        raise Forbidden("A key cannot give a key a later expiry than its own.", param="expires_at")
+        raise Forbidden(_("A key cannot give a key a later expiry than its own."), param="expires_at")
     if not origins_within(limits.allowed_origins, own.allowed_origins):
-        raise Forbidden("A key cannot give a key more origins than it has itself.", param="allowed_origins")
+        raise Forbidden(_("A key cannot give a key more origins than it has itself."), param="allowed_origins")
     if not networks_within(limits.allowed_networks, own.allowed_networks):
-        raise Forbidden("A key cannot give a key wider networks than its own.", param="allowed_networks")
+        raise Forbidden(_("A key cannot give a key wider networks than its own."), param="allowed_networks")
 
 
 def _free_name(access: Access, name: str) -> None:
@@ -236,8 +244,14 @@ def _free_name(access: Access, name: str) -> None:
 
 def _name_taken(name: str, *, expired: bool = False) -> Conflict:
     if expired:
-        return Conflict(f"An expired key is called {name} too. Revoke it first, or choose another name.", param="name")
-    return Conflict(f"Another key is called {name} already. Choose a name that tells the two apart.", param="name")
+        return Conflict(
+            _("An expired key is called %(name)s too. Revoke it first, or choose another name.") % {"name": name},
+            param="name",
+        )
+    return Conflict(
+        _("Another key is called %(name)s already. Choose a name that tells the two apart.") % {"name": name},
+        param="name",
+    )
 
 
 def _make(access: Access, name: str, limits: Limits, *, replaces: ApiKey | None = None) -> tuple[ApiKey, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.audit.services import record
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
@@ -43,14 +44,16 @@ def lock(access: Access) -> Tenant:
     # NO KEY: what only points at the tenant, such as a new chat, need not wait.
     tenant = Tenant.objects.select_for_update(no_key=True).get(pk=access.tenant.pk)
     if revoked({access}):
-        raise Forbidden("Your own access to this team has just changed. Load the page again.")
+        raise Forbidden(_("Your own access to this team has just changed. Load the page again."))
     return tenant
 
 
 def parse_role(access: Access, role: str) -> Role:
     """Raises BadInput for what is none, Forbidden for one that the asker may not give."""
     if role not in Role.values:
-        raise BadInput(f"There is no such role. Choose one of {', '.join(Role.values)}.", param="role")
+        raise BadInput(
+            _("There is no such role. Choose one of %(choices)s.") % {"choices": ", ".join(Role.values)}, param="role"
+        )
     if role not in assignable_roles(access):
         raise Forbidden(OWNERS_ONLY, param="role")
     return Role(role)
@@ -64,7 +67,7 @@ def change_role(*, access: Access, membership_id: object, role: str) -> Membersh
     if wanted == former:
         return member
     if access.user is not None and member.user_id == access.user.pk and not OF_ROLE[wanted] <= OF_ROLE[former]:
-        raise Forbidden("You cannot give yourself a role that may more. Ask an owner.", param="role")
+        raise Forbidden(_("You cannot give yourself a role that may more. Ask an owner."), param="role")
     if former == Role.OWNER:
         _keep_an_owner(without=member)
     member.role = wanted
@@ -80,7 +83,7 @@ def suspend(*, access: Access, membership_id: object) -> Membership:
     if member.suspended_at is not None:
         return member
     if access.user is not None and member.user_id == access.user.pk:
-        raise Conflict("You cannot suspend yourself. You can leave the team.")
+        raise Conflict(_("You cannot suspend yourself. You can leave the team."))
     if member.role == Role.OWNER:
         _keep_an_owner(without=member)
     member.suspended_at = timezone.now()
@@ -105,7 +108,7 @@ def remove(*, access: Access, membership_id: object) -> None:
     """Conversations stay the person's own: nobody sees them until the person comes back, or retention takes them."""
     member = _managed(access, membership_id)
     if access.user is not None and member.user_id == access.user.pk:
-        raise Conflict("You cannot remove yourself. You can leave the team.")
+        raise Conflict(_("You cannot remove yourself. You can leave the team."))
     if member.role == Role.OWNER:
         _keep_an_owner(without=member)
     _record("member.removed", access, member, {"role": [member.role, None]})
@@ -116,7 +119,7 @@ def remove(*, access: Access, membership_id: object) -> None:
 def leave(*, access: Access) -> None:
     """One's own membership ends; any role may."""
     if access.user is None:
-        raise Forbidden("A key belongs to no team as a person does; revoke it instead.")
+        raise Forbidden(_("A key belongs to no team as a person does; revoke it instead."))
     tenant = lock(access)
     member = Membership.objects.select_related("user").get(tenant=tenant, user=access.user)
     if member.role == Role.OWNER:
@@ -133,11 +136,11 @@ def transfer_ownership(*, access: Access, membership_id: object, confirm: str) -
     assert access.user is not None, "no key may do this"
     member = _found(membership_id)
     if member.user_id == access.user.pk:
-        raise Conflict("You own this team already. Choose somebody else.")
+        raise Conflict(_("You own this team already. Choose somebody else."))
     if member.suspended_at is not None or not member.user.is_active:
-        raise Conflict(f"{member.user.email} is suspended. Resume them first.")
+        raise Conflict(_("%(email)s is suspended. Resume them first.") % {"email": member.user.email})
     if confirm.strip().lower() != member.user.email.lower():
-        raise BadInput(f"Type {member.user.email} to confirm.", param="confirm")
+        raise BadInput(_("Type %(email)s to confirm.") % {"email": member.user.email}, param="confirm")
     own = Membership.objects.select_related("user").get(tenant=tenant, user=access.user)
     former = member.role
     member.role, own.role = Role.OWNER, Role.ADMIN
@@ -167,7 +170,7 @@ def _managed(access: Access, membership_id: object) -> Membership:
 def _found(membership_id: object) -> Membership:
     member = Membership.objects.select_related("user", "tenant").filter(pk=parse_id(membership_id)).first()
     if member is None:
-        raise NotFound("There is no such member.", param="member_id")
+        raise NotFound(_("There is no such member."), param="member_id")
     return member
 
 

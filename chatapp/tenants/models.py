@@ -10,6 +10,7 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.ids import new_id
 from chatapp.owned import TenantOwned
@@ -32,14 +33,14 @@ def new_salt() -> str:
 class Accent(models.TextChoices):
     """The vetted palette: each has enough contrast in both themes (static/css/tokens.css)."""
 
-    TEAL = "teal", "Teal"
-    BLUE = "blue", "Blue"
-    VIOLET = "violet", "Violet"
-    PLUM = "plum", "Plum"
-    ROSE = "rose", "Rose"
-    RUST = "rust", "Rust"
-    OCHRE = "ochre", "Ochre"
-    MOSS = "moss", "Moss"
+    TEAL = "teal", _l("Teal")
+    BLUE = "blue", _l("Blue")
+    VIOLET = "violet", _l("Violet")
+    PLUM = "plum", _l("Plum")
+    ROSE = "rose", _l("Rose")
+    RUST = "rust", _l("Rust")
+    OCHRE = "ochre", _l("Ochre")
+    MOSS = "moss", _l("Moss")
 
 
 class Tenant(models.Model):
@@ -85,10 +86,10 @@ class Tenant(models.Model):
 class KeyState(models.TextChoices):
     """Not stored: it follows from a key's times. A replaced key works until its overlap ends."""
 
-    ACTIVE = "active", "Active"
-    REPLACED = "replaced", "Replaced"
-    EXPIRED = "expired", "Expired"
-    REVOKED = "revoked", "Revoked"
+    ACTIVE = "active", _l("Active")
+    REPLACED = "replaced", _l("Replaced")
+    EXPIRED = "expired", _l("Expired")
+    REVOKED = "revoked", _l("Revoked")
 
 
 class Membership(TenantOwned):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop as _n
 
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
@@ -21,18 +23,18 @@ class Entry:
 
 
 ENTRIES: tuple[Entry, ...] = (
-    Entry("Overview", "gauge", "tenant-overview", Permission.READ_DASHBOARD),
-    Entry("Usage", "chart-column", "tenant-usage", Permission.READ_USAGE),
-    Entry("Members", "users", "tenant-members", Permission.READ_MEMBERS),
-    Entry("Prompts", "book-open", "tenant-prompts", Permission.READ_PROMPTS),
-    Entry("API keys", "key-round", "tenant-keys", Permission.READ_KEYS),
-    Entry("Batches", "layers", "tenant-batches", Permission.READ_KEYS),
-    Entry("Webhooks", "webhook", "tenant-webhooks", Permission.MANAGE_WEBHOOKS),
-    Entry("Limits", "sliders-horizontal", "tenant-limits", Permission.READ_LIMITS),
-    Entry("Audit log", "scroll-text", "tenant-audit", Permission.READ_AUDIT),
-    Entry("Data", "database", "tenant-data", Permission.MANAGE_DATA),
-    Entry("Sign-in", "shield-check", "tenant-sign-in", Permission.MANAGE_SETTINGS),
-    Entry("Settings", "settings", "tenant-settings", Permission.MANAGE_SETTINGS),
+    Entry(_n("Overview"), "gauge", "tenant-overview", Permission.READ_DASHBOARD),
+    Entry(_n("Usage"), "chart-column", "tenant-usage", Permission.READ_USAGE),
+    Entry(_n("Members"), "users", "tenant-members", Permission.READ_MEMBERS),
+    Entry(_n("Prompts"), "book-open", "tenant-prompts", Permission.READ_PROMPTS),
+    Entry(_n("API keys"), "key-round", "tenant-keys", Permission.READ_KEYS),
+    Entry(_n("Batches"), "layers", "tenant-batches", Permission.READ_KEYS),
+    Entry(_n("Webhooks"), "webhook", "tenant-webhooks", Permission.MANAGE_WEBHOOKS),
+    Entry(_n("Limits"), "sliders-horizontal", "tenant-limits", Permission.READ_LIMITS),
+    Entry(_n("Audit log"), "scroll-text", "tenant-audit", Permission.READ_AUDIT),
+    Entry(_n("Data"), "database", "tenant-data", Permission.MANAGE_DATA),
+    Entry(_n("Sign-in"), "shield-check", "tenant-sign-in", Permission.MANAGE_SETTINGS),
+    Entry(_n("Settings"), "settings", "tenant-settings", Permission.MANAGE_SETTINGS),
 )
 
 
@@ -47,7 +49,7 @@ class Link:
 def links(access: Access) -> list[Link]:
     slug = access.tenant.slug
     return [
-        Link(entry.title, entry.icon, reverse(entry.view, args=[slug]), entry.view)
+        Link(_(entry.title), entry.icon, reverse(entry.view, args=[slug]), entry.view)
         for entry in ENTRIES
         if access.may(entry.needs)
     ]

@@ -19,6 +19,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.crypto import constant_time_compare
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -69,7 +70,7 @@ def by_address(request: HttpRequest) -> HttpResponse:
             if service is not None:
                 query = urlencode({"hint": form.cleaned_data["email"], "next": _next(request)})
                 return redirect(f"{reverse('oidc-login', args=[service.pk])}?{query}")
-            form.add_error("email", "No team has a sign-in service for addresses of this domain.")
+            form.add_error("email", _("No team has a sign-in service for addresses of this domain."))
     return render(request, "account/by_address.html", {"form": form, "next": _next(request)})
 
 

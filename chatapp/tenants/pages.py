@@ -19,6 +19,7 @@ from django.core.cache import cache
 from django.forms import BaseForm
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -115,7 +116,7 @@ def index(request: HttpRequest, access: Access) -> HttpResponse:
     """The first page that the reader may open."""
     for link in nav.links(access):
         return redirect(link.url)
-    raise Forbidden("Your role in this team does not include its administration. Ask an owner or admin.")
+    raise Forbidden(_("Your role in this team does not include its administration. Ask an owner or admin."))
 
 
 def refuse(form: BaseForm, refusal: Refusal) -> None:

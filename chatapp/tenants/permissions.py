@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _l
 
 
 class Permission(StrEnum):
@@ -33,18 +34,18 @@ class Permission(StrEnum):
 
 
 class Role(models.TextChoices):
-    OWNER = "owner", "Owner"
-    ADMIN = "admin", "Admin"
-    EDITOR = "editor", "Prompt editor"
-    MEMBER = "member", "Member"
-    AUDITOR = "auditor", "Auditor"
+    OWNER = "owner", _l("Owner")
+    ADMIN = "admin", _l("Admin")
+    EDITOR = "editor", _l("Prompt editor")
+    MEMBER = "member", _l("Member")
+    AUDITOR = "auditor", _l("Auditor")
 
 
 class KeyScope(models.TextChoices):
-    CHAT = "chat", "Chat"
-    SYSTEM = "system", "Own system message"
-    USAGE = "usage", "Read usage"
-    ADMIN = "admin", "Administer the team"
+    CHAT = "chat", _l("Chat")
+    SYSTEM = "system", _l("Own system message")
+    USAGE = "usage", _l("Read usage")
+    ADMIN = "admin", _l("Administer the team")
 
 
 P = Permission

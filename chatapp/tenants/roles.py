@@ -4,35 +4,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop as _n
+
 from chatapp.tenants.permissions import OF_ROLE, Permission, Role
 
 P = Permission
 # Read after "may", or by itself: one phrase a permission, a more general one named instead of those that it covers.
 WORDS: dict[Permission, str] = {
-    P.CHAT: "chat with the assistant",
-    P.OWN_SYSTEM_MESSAGE: "replace the team's system prompt in a request",
-    P.READ_DASHBOARD: "see the overview",
-    P.READ_USAGE: "see what was used",
-    P.READ_AUDIT: "read the audit log",
-    P.READ_MEMBERS: "see who belongs to the team",
-    P.MANAGE_MEMBERS: "invite, suspend and remove people and change their roles, but for owners",
-    P.TRANSFER_OWNERSHIP: "make, change and remove owners, and hand the team over",
-    P.READ_PROMPTS: "read system prompts",
-    P.EDIT_PROMPTS: "edit system prompts",
-    P.PUBLISH_PROMPTS: "publish system prompts and roll them back",
-    P.READ_KEYS: "see which API keys there are",
-    P.MANAGE_KEYS: "make and revoke API keys",
-    P.READ_LIMITS: "see limits",
-    P.MANAGE_LIMITS: "set limits for keys and people",
-    P.MANAGE_DATA: "export and delete the team's data",
-    P.MANAGE_SETTINGS: "change the team's name and colour",
-    P.MANAGE_WEBHOOKS: "set up webhooks, which tell programs what happens",
+    P.CHAT: _n("chat with the assistant"),
+    P.OWN_SYSTEM_MESSAGE: _n("replace the team's system prompt in a request"),
+    P.READ_DASHBOARD: _n("see the overview"),
+    P.READ_USAGE: _n("see what was used"),
+    P.READ_AUDIT: _n("read the audit log"),
+    P.READ_MEMBERS: _n("see who belongs to the team"),
+    P.MANAGE_MEMBERS: _n("invite, suspend and remove people and change their roles, but for owners"),
+    P.TRANSFER_OWNERSHIP: _n("make, change and remove owners, and hand the team over"),
+    P.READ_PROMPTS: _n("read system prompts"),
+    P.EDIT_PROMPTS: _n("edit system prompts"),
+    P.PUBLISH_PROMPTS: _n("publish system prompts and roll them back"),
+    P.READ_KEYS: _n("see which API keys there are"),
+    P.MANAGE_KEYS: _n("make and revoke API keys"),
+    P.READ_LIMITS: _n("see limits"),
+    P.MANAGE_LIMITS: _n("set limits for keys and people"),
+    P.MANAGE_DATA: _n("export and delete the team's data"),
+    P.MANAGE_SETTINGS: _n("change the team's name and colour"),
+    P.MANAGE_WEBHOOKS: _n("set up webhooks, which tell programs what happens"),
 }
 COVERED = {
     P.MANAGE_MEMBERS: {P.READ_MEMBERS},
     P.EDIT_PROMPTS: {P.READ_PROMPTS},
     P.MANAGE_KEYS: {P.READ_KEYS},
     P.MANAGE_LIMITS: {P.READ_LIMITS},
+}
+
+# What a role may that contains another one whole.
+ALL_OF: dict[Role, str] = {
+    Role.OWNER: _n("All that an owner may."),
+    Role.ADMIN: _n("All that an admin may."),
+    Role.EDITOR: _n("All that a prompt editor may."),
+    Role.MEMBER: _n("All that a member may."),
+    Role.AUDITOR: _n("All that an auditor may."),
 }
 
 
@@ -51,22 +63,17 @@ def describe(role: Role) -> Description:
     next_lower = [one for one in lower if not any(OF_ROLE[one] < OF_ROLE[other] for other in lower)]
     known = frozenset[Permission]().union(*(OF_ROLE[other] for other in next_lower))
     hidden = frozenset[Permission]().union(*(COVERED.get(permission, set()) for permission in given))
-    phrases = [WORDS[p] for p in Permission if p in given and p not in known and p not in hidden]
+    phrases = [_(WORDS[p]) for p in Permission if p in given and p not in known and p not in hidden]
     sentences = []
     if next_lower:
-        sentences.append(f"All that {' and '.join(_one(other) for other in next_lower)} may.")
+        sentences.append(" ".join(_(ALL_OF[other]) for other in next_lower))
     if phrases:
         listed = "; ".join(phrases)
-        sentences.append(f"Also: {listed}." if next_lower else f"{listed[0].upper()}{listed[1:]}.")
+        sentences.append(_("Also: %(list)s.") % {"list": listed} if next_lower else f"{listed[0].upper()}{listed[1:]}.")
     if Permission.CHAT not in given:
-        sentences.append("Reads no chats, and has none.")
+        sentences.append(_("Reads no chats, and has none."))
     return Description(role, str(role.label), " ".join(sentences), Permission.CHAT in given)
 
 
 def descriptions() -> list[Description]:
     return [describe(role) for role in Role]
-
-
-def _one(role: Role) -> str:
-    name = str(role.label).lower()
-    return f"an {name}" if name[0] in "aeiou" else f"a {name}"

@@ -10,6 +10,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.models import User
 from chatapp.errors import NotFound
@@ -95,7 +96,7 @@ def member(access: Access, membership_id: object) -> Membership:
     access.require(Permission.READ_MEMBERS)
     found = Membership.objects.select_related("user").filter(pk=parse_id(membership_id)).first()
     if found is None:
-        raise NotFound("There is no such member.", param="member_id")
+        raise NotFound(_("There is no such member."), param="member_id")
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.ids import new_id
 from chatapp.owned import TenantOwned
@@ -18,9 +19,9 @@ from chatapp.tenants.permissions import Role
 class MfaRule(models.TextChoices):
     """Who needs a second factor before anything else of the team."""
 
-    NONE = "none", "Nobody has to"
-    MANAGERS = "managers", "Owners and admins"
-    EVERYONE = "everyone", "Everyone"
+    NONE = "none", _l("Nobody has to")
+    MANAGERS = "managers", _l("Owners and admins")
+    EVERYONE = "everyone", _l("Everyone")
 
     def covers(self, role: str) -> bool:
         return self is MfaRule.EVERYONE or (self is MfaRule.MANAGERS and role in (Role.OWNER, Role.ADMIN))

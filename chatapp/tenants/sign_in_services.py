@@ -11,6 +11,7 @@ from allauth.socialaccount.models import SocialAccount
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.factors import has_second_factor
 from chatapp.accounts.models import User
@@ -45,10 +46,10 @@ def _of(tenant: Tenant) -> SignIn:
 def require_second_factor(*, access: Access, rule: str) -> SignIn:
     access.require(Permission.MANAGE_SETTINGS)
     if rule not in MfaRule.values:
-        raise BadInput("Choose one of: " + ", ".join(MfaRule.values) + ".", param="mfa")
+        raise BadInput(_("Choose one of %(choices)s.") % {"choices": ", ".join(MfaRule.values)}, param="mfa")
     role = access.role or ""
     if access.user is not None and MfaRule(rule).covers(role) and not has_second_factor(access.user):
-        raise Conflict("Set up a second factor for yourself first; else you would lock yourself out.", param="mfa")
+        raise Conflict(_("Set up a second factor for yourself first; else you would lock yourself out."), param="mfa")
     row = _of(access.tenant)
     if row.mfa != rule:
         former, row.mfa = row.mfa, rule
@@ -68,14 +69,14 @@ def clean_issuer(issuer: str) -> str:
     issuer = issuer.strip()
     try:
         parts = urlsplit(issuer)
-        host, _ = parts.hostname, parts.port
+        host, _port = parts.hostname, parts.port
     except ValueError:
         host = None
     plain = settings.OCTAVO_OIDC_PLAIN and issuer.startswith("http://")
     if not host or not (issuer.startswith("https://") or plain) or len(issuer) > 500 or not issuer.isprintable():
-        raise BadInput("Give the issuer's full address, such as https://login.example.com.", param="issuer")
+        raise BadInput(_("Give the issuer's full address, such as https://login.example.com."), param="issuer")
     if parts.query or parts.fragment or parts.username or parts.password or " " in issuer:
-        raise BadInput("An issuer's address has no ?, no # and no user name.", param="issuer")
+        raise BadInput(_("An issuer's address has no ?, no # and no user name."), param="issuer")
     return issuer
 
 
@@ -85,16 +86,16 @@ def set_service(*, access: Access, issuer: str, client_id: str, secret: str | No
     access.require(Permission.MANAGE_SETTINGS)
     issuer, client_id = clean_issuer(issuer), client_id.strip()
     if not client_id or len(client_id) > 255 or not client_id.isprintable():
-        raise BadInput("Give the client id that the service has for Octavo.", param="client_id")
+        raise BadInput(_("Give the client id that the service has for Octavo."), param="client_id")
     if role not in Role.values or role == Role.OWNER:
-        raise BadInput("Choose a role other than owner.", param="role")
+        raise BadInput(_("Choose a role other than owner."), param="role")
     if role == Role.ADMIN and access.role != Role.OWNER:
-        raise BadInput("Only an owner can let everyone in as admin.", param="role")
+        raise BadInput(_("Only an owner can let everyone in as admin."), param="role")
     if secret and (len(secret) > LONGEST_SECRET or not secret.isprintable()):
-        raise BadInput("A client secret is one line of at most 1000 characters.", param="secret")
+        raise BadInput(_("A client secret is one line of at most 1000 characters."), param="secret")
     row = _of(access.tenant)
     if enabled and not secret and (not row.sealed_secret or (row.issuer and row.issuer != issuer)):
-        raise BadInput("Give the client secret that this service has for Octavo.", param="secret")
+        raise BadInput(_("Give the client secret that this service has for Octavo."), param="secret")
     changes: dict[str, Any] = {
         name: [getattr(row, name), value]
         for name, value in (("issuer", issuer), ("client_id", client_id), ("role", role), ("enabled", enabled))
@@ -149,15 +150,17 @@ def clean_domain(domain: str) -> str:
         domain = ""
     labels = domain.split(".")
     if len(domain) > 253 or len(labels) < 2 or not all(LABEL.fullmatch(label) for label in labels):
-        raise BadInput("Give a mail domain, such as example.com.", param="domain")
+        raise BadInput(_("Give a mail domain, such as example.com."), param="domain")
     try:
         ipaddress.ip_address(domain)
     except ValueError:
         pass
     else:
-        raise BadInput("An address of a machine is no mail domain.", param="domain")
+        raise BadInput(_("An address of a machine is no mail domain."), param="domain")
     if domain in PUBLIC_MAIL:
-        raise BadInput(f"{domain} gives mailboxes to anybody, so nobody can claim it.", param="domain")
+        raise BadInput(
+            _("%(domain)s gives mailboxes to anybody, so nobody can claim it.") % {"domain": domain}, param="domain"
+        )
     return domain
 
 
@@ -166,10 +169,12 @@ def claim_domain(*, access: Access, domain: str) -> DomainClaim:
     access.require(Permission.MANAGE_SETTINGS)
     domain = clean_domain(domain)
     if DomainClaim.objects.filter(tenant=access.tenant).count() >= MOST_DOMAINS:
-        raise Conflict(f"A team can claim {MOST_DOMAINS} domains. Withdraw one first.", param="domain")
+        raise Conflict(
+            _("A team can claim %(most)s domains. Withdraw one first.") % {"most": MOST_DOMAINS}, param="domain"
+        )
     claim, made = DomainClaim.objects.get_or_create(tenant=access.tenant, domain=domain)
     if not made:
-        raise Conflict(f"Your team has claimed {domain} already.", param="domain")
+        raise Conflict(_("Your team has claimed %(domain)s already.") % {"domain": domain}, param="domain")
     record("sign_in.domain_claimed", actor=access.actor, tenant=access.tenant, on=claim)
     return claim
 
@@ -179,7 +184,7 @@ def withdraw_domain(*, access: Access, claim_id: Any) -> None:
     access.require(Permission.MANAGE_SETTINGS)
     claim = DomainClaim.objects.filter(tenant=access.tenant, pk=claim_id).first()
     if claim is None:
-        raise NotFound("Your team has not claimed this domain.")
+        raise NotFound(_("Your team has not claimed this domain."))
     record("sign_in.domain_withdrawn", actor=access.actor, tenant=access.tenant, on=claim)
     claim.delete()
 
@@ -191,14 +196,17 @@ def confirm_domain(*, by: User, claim: DomainClaim) -> None:
         return
     service = SignIn.objects.filter(tenant=claim.tenant_id).first()
     if service is None or not service.issuer:
-        raise Conflict(f"{claim.tenant} has named no sign-in service yet that could speak for {claim.domain}.")
+        raise Conflict(
+            _("%(tenant)s has named no sign-in service yet that could speak for %(domain)s.")
+            % {"tenant": claim.tenant, "domain": claim.domain}
+        )
     claim.confirmed_at, claim.confirmed_by = timezone.now(), by
     try:
         with transaction.atomic():
             claim.save(update_fields=["confirmed_at", "confirmed_by"])
     except IntegrityError:
         claim.confirmed_at, claim.confirmed_by = None, None
-        raise Conflict(f"{claim.domain} is held by another team already.") from None
+        raise Conflict(_("%(domain)s is held by another team already.") % {"domain": claim.domain}) from None
     record(
         "sign_in.domain_confirmed",
         actor=operator(by),

@@ -7,7 +7,9 @@ from django.conf import settings
 from django.core.mail import send_mail
 from django.template.loader import render_to_string
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
+from chatapp.accounts.selectors import in_language_of
 from chatapp.ids import parse_id
 from chatapp.scope import unscoped
 from chatapp.tenants import invitations
@@ -22,7 +24,7 @@ class NotSent(OSError):
 def send_invitation(invitation_id: str) -> None:
     """Once for each link. What was accepted, withdrawn or expired meanwhile is not sent. SMTP's errors are OSErrors."""
     with unscoped("invitations"):
-        found = Invitation.objects.select_related("tenant").filter(
+        found = Invitation.objects.select_related("tenant", "invited_by").filter(
             pk=parse_id(invitation_id), accepted_at=None, withdrawn_at=None, mailed_at=None
         )
         invitation = found.filter(expires_at__gt=timezone.now(), tenant__suspended_at=None).first()
@@ -30,9 +32,17 @@ def send_invitation(invitation_id: str) -> None:
             return
         link = settings.OCTAVO_URL.rstrip("/") + invitations.path(invitation)
         context = {"invitation": invitation, "tenant": invitation.tenant, "link": link}
-        # A subject is one line whatever a team calls itself.
-        subject = " ".join(f"{invitation.inviter} invites you to {invitation.tenant.name}".split())
-        text = render_to_string("tenant/invitation.txt", context)
+        # Who has no account yet, or chose nothing, is likely to read what the inviter reads.
+        with in_language_of(
+            invitation.email, otherwise=invitation.invited_by.language if invitation.invited_by else ""
+        ):
+            said = _("%(inviter)s invites you to %(team)s") % {
+                "inviter": invitation.inviter,
+                "team": invitation.tenant.name,
+            }
+            # A subject is one line whatever a team calls itself.
+            subject = " ".join(said.split())
+            text = render_to_string("tenant/invitation.txt", context)
         if not send_mail(subject, text, None, [invitation.email]):
             raise NotSent
         Invitation.objects.filter(pk=invitation.pk, nonce=invitation.nonce).update(mailed_at=timezone.now())

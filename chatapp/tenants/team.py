@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from chatapp.audit.services import record
 from chatapp.errors import BadInput
@@ -25,11 +26,11 @@ def change_team(
     if name is not None:
         words = clean_name(name)
         if not 0 < len(words) <= LONGEST_NAME:
-            raise BadInput(f"A team's name has 1 to {LONGEST_NAME} characters.", param="name")
+            raise BadInput(_("A team's name has 1 to %(most)s characters.") % {"most": LONGEST_NAME}, param="name")
         wanted["name"] = words
     if accent is not None:
         if accent not in Accent.values:
-            raise BadInput(f"Choose one of {', '.join(Accent.values)}.", param="accent")
+            raise BadInput(_("Choose one of %(choices)s.") % {"choices": ", ".join(Accent.values)}, param="accent")
         wanted["accent"] = accent
     if model_titles is not None:
         wanted["model_titles"] = model_titles
@@ -37,7 +38,7 @@ def change_team(
     changes = {field: [getattr(tenant, field), value] for field, value in wanted.items()}
     changes = {field: pair for field, pair in changes.items() if pair[0] != pair[1]}
     if changes:
-        for field, (_, value) in changes.items():
+        for field, (_former, value) in changes.items():
             setattr(tenant, field, value)
         tenant.save(update_fields=list(changes))
         record("team.changed", actor=access.actor, tenant=tenant, on=tenant, details=changes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.ids import new_id
 from chatapp.owned import TenantOwned
@@ -15,8 +16,8 @@ from chatapp.tenants.models import Tenant
 
 
 class Kind(models.TextChoices):
-    CHAT = "chat", "Chat"
-    API = "api", "API"
+    CHAT = "chat", _l("Chat")
+    API = "api", _l("API")
 
 
 class UsageRow(TenantOwned):

@@ -14,15 +14,18 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop as _n
+
 from chatapp.errors import BadInput
 
 NAMES = {
-    "today": "Today",
-    "7d": "7 days",
-    "30d": "30 days",
-    "month": "This month",
-    "last_month": "Last month",
-    "custom": "Custom",
+    "today": _n("Today"),
+    "7d": _n("7 days"),
+    "30d": _n("30 days"),
+    "month": _n("This month"),
+    "last_month": _n("Last month"),
+    "custom": _n("Custom"),
 }
 DEFAULT = "7d"
 MOST_DAYS = 400
@@ -96,12 +99,14 @@ def period_of(params: Mapping[str, str | None], *, now: datetime, zone: ZoneInfo
         last = today.replace(day=1) - timedelta(days=1)
         return Period(name, zone, last.replace(day=1), last)
     if name != "custom":
-        raise BadInput(f"period must be one of {', '.join(NAMES)}.", param="period")
+        raise BadInput(_("period must be one of %(choices)s.") % {"choices": ", ".join(NAMES)}, param="period")
     first, last = _date(params, "from"), _date(params, "to")
     if first > last:
-        raise BadInput("The last day is before the first; swap them.", param="to")
+        raise BadInput(_("The last day is before the first; swap them."), param="to")
     if (last - first).days >= MOST_DAYS:
-        raise BadInput(f"That are more than {MOST_DAYS} days; choose a shorter period.", param="to")
+        raise BadInput(
+            _("That are more than %(most)s days; choose a shorter period.") % {"most": MOST_DAYS}, param="to"
+        )
     return Period(name, zone, first, last)
 
 
@@ -112,5 +117,8 @@ def _date(params: Mapping[str, str | None], name: str) -> date:
     except ValueError:
         found = None
     if found is None or not FIRST_YEAR <= found.year <= LAST_YEAR:
-        raise BadInput(f"{name.capitalize()} must be a day like 2026-11-30.", param=name)
+        raise BadInput(
+            (_("From must be a day like 2026-11-30.") if name == "from" else _("To must be a day like 2026-11-30.")),
+            param=name,
+        )
     return found

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _l
 
 from chatapp.ids import new_id
 from chatapp.owned import TenantOwned
@@ -54,9 +55,9 @@ class WebhookEndpoint(TenantOwned):
 
 
 class DeliveryState(models.TextChoices):
-    PENDING = "pending", "Waiting"
-    DELIVERED = "delivered", "Delivered"
-    FAILED = "failed", "Failed"
+    PENDING = "pending", _l("Waiting")
+    DELIVERED = "delivered", _l("Delivered")
+    FAILED = "failed", _l("Failed")
 
 
 class WebhookDelivery(TenantOwned):

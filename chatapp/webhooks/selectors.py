@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import Count, Max, Q, QuerySet
+from django.utils.translation import gettext as _
 
 from chatapp.cursors import behind, cursor_of
 from chatapp.errors import BadInput, NotFound
@@ -40,13 +41,15 @@ def endpoints(access: Access) -> QuerySet[WebhookEndpoint]:
 def endpoint(access: Access, webhook_id: object) -> WebhookEndpoint:
     found = endpoints(access).filter(pk=parse_id(webhook_id)).first()
     if found is None:
-        raise NotFound("There is no such webhook.")
+        raise NotFound(_("There is no such webhook."))
     return found
 
 
 def deliveries(access: Access, webhook_id: object, *, state: str = ALL, cursor: str = "", limit: int = PAGE) -> Page:
     if state not in STATES:
-        raise BadInput(f"There is no such state; there are {', '.join(STATES)}.", param="state")
+        raise BadInput(
+            _("There is no such state; there are %(choices)s.") % {"choices": ", ".join(STATES)}, param="state"
+        )
     found = endpoint(access, webhook_id).deliveries.order_by("-created_at", "-id")
     if state != ALL:
         found = found.filter(state=state)
@@ -64,5 +67,5 @@ def delivery(access: Access, webhook_id: object, delivery_id: object) -> Webhook
     )
     row = found.first()
     if row is None:
-        raise NotFound("There is no such delivery.")
+        raise NotFound(_("There is no such delivery."))
     return row

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from chatapp.accounts.text import one_line
 from chatapp.audit.services import record
@@ -32,7 +33,10 @@ def create(*, access: Access, url: str, events: Iterable[str], description: str 
     url, chosen, description = targets.checked(url), _events(events), _description(description)
     Tenant.objects.select_for_update(no_key=True).get(pk=access.tenant.pk)  # those who count see each other
     if WebhookEndpoint.objects.filter(tenant=access.tenant).count() >= MOST_ENDPOINTS:
-        raise Conflict(f"A team has {MOST_ENDPOINTS} webhooks at most. Delete one that is not needed any more.")
+        raise Conflict(
+            _("A team has %(most)s webhooks at most. Delete one that is not needed any more.")
+            % {"most": MOST_ENDPOINTS}
+        )
     endpoint = WebhookEndpoint(
         tenant=access.tenant,
         url=url,
@@ -138,17 +142,24 @@ def _locked(access: Access, webhook_id: object) -> WebhookEndpoint:
 
 def _refuse_unready(endpoint: WebhookEndpoint) -> None:
     if not endpoint.enabled:
-        raise Conflict("This webhook is off. Switch it on first.")
+        raise Conflict(_("This webhook is off. Switch it on first."))
     if outbox.full(endpoint):
-        raise Conflict(f"{outbox.MOST_PENDING} deliveries wait for this webhook already. See first why none is taken.")
+        raise Conflict(
+            _("%(most_pending)s deliveries wait for this webhook already. See first why none is taken.")
+            % {"most_pending": outbox.MOST_PENDING}
+        )
 
 
 def _events(events: Iterable[str]) -> list[str]:
     wanted = set(events)
     for kind in sorted(wanted - EVENTS.keys()):
-        raise BadInput(f"{kind[:60]!r} is no event; there are {', '.join(EVENTS)}.", param="events")
+        raise BadInput(
+            _("%(text)s is no event; there are %(choices)s.")
+            % {"text": f"{kind[:60]!r}", "choices": ", ".join(EVENTS)},
+            param="events",
+        )
     if not wanted:
-        raise BadInput("Choose at least one event.", param="events")
+        raise BadInput(_("Choose at least one event."), param="events")
     return [kind for kind in EVENTS if kind in wanted]
 
 
@@ -156,7 +167,9 @@ def _description(text: str) -> str:
     line = one_line(text)
     if len(line) > LONGEST_DESCRIPTION:
         raise BadInput(
-            f"A description has {LONGEST_DESCRIPTION} characters at most; this has {len(line)}.", param="description"
+            _("A description has %(most)s characters at most; this has %(n)s.")
+            % {"most": LONGEST_DESCRIPTION, "n": len(line)},
+            param="description",
         )
     return line
 

@@ -17,6 +17,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from urllib.parse import urlsplit, urlunsplit
 
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from chatapp.errors import BadInput
 from chatapp.webhooks.models import LONGEST_URL
@@ -66,39 +67,44 @@ def checked(text: str, *, param: str = "url") -> str:
 
     text = text.strip()
     if not text:
-        raise wrong("Write the address that is to be told, such as https://hooks.example.com/octavo.")
+        raise wrong(_("Write the address that is to be told, such as https://hooks.example.com/octavo."))
     if len(text) > LONGEST_URL:
-        raise wrong(f"The address has {len(text)} characters; {LONGEST_URL} are the most.")
+        raise wrong(
+            _("The address has %(n)s characters; %(most)s are the most.") % {"n": len(text), "most": LONGEST_URL}
+        )
     if any(c.isspace() or not c.isprintable() for c in text) or "\\" in text:
-        raise wrong("The address has a blank or a character in it that no address has.")
+        raise wrong(_("The address has a blank or a character in it that no address has."))
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise wrong("This is no address. Write one such as https://hooks.example.com/octavo.") from None
+        raise wrong(_("This is no address. Write one such as https://hooks.example.com/octavo.")) from None
     schemes = ("https", "http") if settings.OCTAVO_WEBHOOK_PLAIN else ("https",)
     if parts.scheme not in schemes or not host:
-        raise wrong("Write an address that begins with https://, such as https://hooks.example.com/octavo.")
+        raise wrong(_("Write an address that begins with https://, such as https://hooks.example.com/octavo."))
     if "@" in parts.netloc:
-        raise wrong("Leave name and password out of the address; receivers know us by the signature.")
+        raise wrong(_("Leave name and password out of the address; receivers know us by the signature."))
     if parts.fragment:
-        raise wrong("Leave out what stands behind the #; no server gets to see it.")
+        raise wrong(_("Leave out what stands behind the #; no server gets to see it."))
     if port is not None and port != PORTS[parts.scheme] and port < FIRST_FREE_PORT:
         usual = PORTS[parts.scheme]
-        raise wrong(f"Use port {usual} or one from {FIRST_FREE_PORT} on; {port} belongs to another kind of service.")
+        raise wrong(
+            _("Use port %(usual)s or one from %(first)s on; %(port)s belongs to another kind of service.")
+            % {"usual": usual, "first": FIRST_FREE_PORT, "port": port}
+        )
     host = _host(host, wrong)
     shown = f"[{host}]" if ":" in host else host
     netloc = shown if port in (None, PORTS[parts.scheme]) else f"{shown}:{port}"
     try:
         (parts.path + parts.query).encode("ascii")
     except UnicodeEncodeError:
-        raise wrong("Write letters beyond ASCII in path and query with percent signs (%C3%A9).") from None
+        raise wrong(_("Write letters beyond ASCII in path and query with percent signs (%C3%A9).")) from None
     return urlunsplit((parts.scheme, netloc, parts.path or "/", parts.query, ""))
 
 
 def _host(host: str, wrong: Callable[[str], BadInput]) -> str:
     if "%" in host:
-        raise wrong("An address with a zone (%) belongs to a local network.")
+        raise wrong(_("An address with a zone (%) belongs to a local network."))
     try:
         address: Address | None = ipaddress.ip_address(host)
     except ValueError:
@@ -106,19 +112,23 @@ def _host(host: str, wrong: Callable[[str], BadInput]) -> str:
     if address is not None:
         reason = refusal(address)
         if reason:
-            raise wrong(f"{host} is {reason}; a webhook goes to public addresses only.")
+            raise wrong(
+                _("%(host)s is %(reason)s; a webhook goes to public addresses only.") % {"host": host, "reason": reason}
+            )
         return str(address)
     try:
         name = host.encode("idna").decode().lower().rstrip(".")
     except UnicodeError:
-        raise wrong("The name in this address is none.") from None
+        raise wrong(_("The name in this address is none.")) from None
     if _is_number(name):
-        raise wrong("Write an IP address in its usual form, with four numbers from 0 to 255.")
+        raise wrong(_("Write an IP address in its usual form, with four numbers from 0 to 255."))
     own = "." not in name or any(name == end or name.endswith(f".{end}") for end in OWN_NAMES)
     if own and not settings.OCTAVO_WEBHOOK_ALLOW:
-        raise wrong(f"{name} is a name of a local network; a webhook goes to public addresses only.")
+        raise wrong(
+            _("%(name)s is a name of a local network; a webhook goes to public addresses only.") % {"name": name}
+        )
     if not name or len(name) > 253 or not all(_is_label(label) for label in name.split(".")):
-        raise wrong("The name in this address is none.")
+        raise wrong(_("The name in this address is none."))
     return name
 
 
@@ -141,17 +151,17 @@ def refusal(address: Address) -> str:
     if any(inner in network for network in allowed_networks() if network.version == inner.version):
         return ""
     if getattr(inner, "scope_id", None):
-        return "an address of a local network"
+        return _("an address of a local network")
     if inner.is_loopback:
-        return "an address of this machine"
+        return _("an address of this machine")
     if inner.is_multicast:
-        return "an address of many"
+        return _("an address of many")
     if inner.is_unspecified:
-        return "no address of a machine"
+        return _("no address of a machine")
     if not inner.is_global or any(inner in network for network in REFUSED if network.version == inner.version):
-        return "an address of a local network"
+        return _("an address of a local network")
     if inner.version == 6 and inner not in PUBLIC_V6:
-        return "no public address"
+        return _("no public address")
     return ""
 
 
@@ -167,13 +177,16 @@ def addresses_of(host: str, port: int) -> list[Address]:
     except (OSError, UnicodeError):
         raise Unresolved(f"There is no address for {host}.") from None
     addresses: dict[Address, None] = {}
-    for family, _, _, _, where in found:
+    for family, _type, _protocol, _name, where in found:
         if family in (socket.AF_INET, socket.AF_INET6):
             addresses[ipaddress.ip_address(where[0])] = None
     for address in addresses:
         reason = refusal(address)
         if reason:
-            raise Forbidden(f"{host} leads to {reason}; a webhook goes to public addresses only.")
+            raise Forbidden(
+                _("%(host)s leads to %(reason)s; a webhook goes to public addresses only.")
+                % {"host": host, "reason": reason}
+            )
     if not addresses:
         raise Unresolved(f"There is no address for {host}.")
     return list(addresses)

@@ -8,7 +8,9 @@ from typing import Any
 from celery import shared_task
 from django.conf import settings
 from django.core.mail import send_mail
+from django.utils.translation import gettext as _
 
+from chatapp.accounts.selectors import in_language_of
 from chatapp.ids import parse_id
 from chatapp.scope import tenant_scope, unscoped
 from chatapp.tenants.models import Membership, Role
@@ -53,12 +55,11 @@ def mail_given_up(endpoint_id: str) -> int:
             tenant=tenant, role__in=(Role.OWNER, Role.ADMIN), suspended_at=None, user__is_active=True
         ).select_related("user")
         addresses = [membership.user.email for membership in people]
-    subject = " ".join(f"A webhook of {tenant.name} was switched off".split())
-    body = (
-        f"{endpoint.url}\n{endpoint.disabled_because}\n\n"
-        "Nothing is sent there until somebody switches it on again, once it works:\n"
-        f"{settings.OCTAVO_URL.rstrip('/')}/t/{tenant.slug}/admin/webhooks/{endpoint.pk}\n"
-    )
+    page = f"{settings.OCTAVO_URL.rstrip('/')}/t/{tenant.slug}/admin/webhooks/{endpoint.pk}"
     for address in addresses:  # one each: nobody learns who the others are
-        send_mail(subject, body, None, [address])
+        with in_language_of(address):
+            subject = " ".join((_("A webhook of %(team)s was switched off") % {"team": tenant.name}).split())
+            then = _("Nothing is sent there until somebody switches it on again, once it works:")
+            body = f"{endpoint.url}\n{_(endpoint.disabled_because)}\n\n{then}\n{page}\n"
+            send_mail(subject, body, None, [address])
     return len(addresses)

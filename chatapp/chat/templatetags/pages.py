@@ -16,7 +16,7 @@ from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from chatapp.chat import modules
-from chatapp.languages import NAMES, SOURCE, words_url
+from chatapp.languages import NAMES, SOURCE, inside, words_url
 from chatapp.tenants.pages import ONCE, once_token
 
 register = template.Library()
@@ -96,3 +96,9 @@ def enumeration(names: Iterable[object]) -> SafeString:
     first = format_html_join(_(", "), "{}", ((name,) for name in bold[:-1]))
     # Translators: the last two of a list, as in "A, B and C"
     return format_html(_("{first} and {last}"), first=first, last=bold[-1])
+
+
+@register.filter(name="inside")
+def inside_sentence(text: str) -> str:
+    """A title in the middle of a sentence."""
+    return inside(str(text))
