@@ -3,6 +3,7 @@
 
 import { copy } from "#octavo/dom.js";
 import { exactTime, relativeTime } from "#octavo/format.js";
+import { gettext } from "#octavo/i18n.js";
 import { Sheet } from "#octavo/sheet.js";
 
 new Sheet({
@@ -38,11 +39,11 @@ const insides = new Map();
 
 async function copyFor(button) {
   const source = document.getElementById(button.dataset.copies);
-  let said = "Copied";
+  let said = gettext("Copied");
   try {
     await copy(source?.textContent ?? "");
   } catch {
-    said = "Select it and press Ctrl+C";
+    said = gettext("Select it and press Ctrl+C");
     source?.closest("details")?.setAttribute("open", "");
   }
   if (insides.has(button)) return;

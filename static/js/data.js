@@ -2,6 +2,7 @@
    does on a team's: times, and typed confirmations. */
 
 import { exactTime, relativeTime } from "#octavo/format.js";
+import { gettext } from "#octavo/i18n.js";
 
 const EVERY_MS = 1000;
 const MOST_FAILURES = 10;
@@ -17,14 +18,14 @@ async function follow(bar) {
       const { state, percent } = await reply.json();
       if (state !== "queued" && state !== "running") return location.reload();
       bar.value = percent;
-      if (said) said.textContent = state === "queued" ? "Waiting for a worker" : `${percent} %`;
+      if (said) said.textContent = state === "queued" ? gettext("Waiting for a worker") : `${percent} %`;
       failures = 0;
     } catch {
       failures += 1;
-      if (said) said.textContent = "Connection lost, trying again";
+      if (said) said.textContent = gettext("Connection lost, trying again");
     }
   }
-  if (said) said.textContent = "Reload the page to see how far it is.";
+  if (said) said.textContent = gettext("Reload the page to see how far it is.");
 }
 
 for (const bar of document.querySelectorAll("progress[data-progress]")) follow(bar);

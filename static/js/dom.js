@@ -1,5 +1,7 @@
 /* Makes elements. Text is always text: nothing here parses HTML. */
 
+import { gettext } from "#octavo/i18n.js";
+
 /** An element. `props`: "class", "text", "on<event>" functions, "data-*" and other attributes; null and false are left out. */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
@@ -45,7 +47,7 @@ export async function copy(text) {
 
 /** A button that copies what `text()` gives and says so for a moment. */
 export function copyButton(text, props = {}) {
-  const label = h("span", { text: "Copy" });
+  const label = h("span", { text: gettext("Copy") });
   const button = h("button", { type: "button", ...props }, icon("copy"), label);
   button.addEventListener("click", async () => {
     try {
@@ -54,10 +56,10 @@ export function copyButton(text, props = {}) {
       return;
     }
     button.firstChild.replaceWith(icon("check"));
-    label.textContent = "Copied";
+    label.textContent = gettext("Copied");
     setTimeout(() => {
       button.firstChild.replaceWith(icon("copy"));
-      label.textContent = "Copy";
+      label.textContent = gettext("Copy");
     }, 1600);
   });
   return button;

@@ -5,6 +5,8 @@
 
 import { h, icon } from "#octavo/dom.js";
 import { bytes, count, tokens } from "#octavo/format.js";
+import { fill, gettext, ngettext } from "#octavo/i18n.js";
+import { inWords } from "#octavo/refusals.js";
 
 // How soon a file that is being read is looked at again; later each time.
 const FIRST_LOOK_MS = 250;
@@ -28,9 +30,9 @@ export class Files {
 
   /** Why a question cannot be sent now, in words; "" where it can. */
   get hindrance() {
-    if (this.items.some((item) => UNDERWAY.has(item.state))) return "Wait until the files have been read.";
-    if (this.items.some((item) => item.state === "failed")) return "Take off the file that cannot be read.";
-    return this.#over() > 0 ? "Take off a file: they do not fit." : "";
+    if (this.items.some((item) => UNDERWAY.has(item.state))) return gettext("Wait until the files have been read.");
+    if (this.items.some((item) => item.state === "failed")) return gettext("Take off the file that cannot be read.");
+    return this.#over() > 0 ? gettext("Take off a file: they do not fit.") : "";
   }
 
   // --- which conversation ------------------------------------------------------------------------------------------
@@ -79,13 +81,21 @@ export class Files {
     this.refused = "";
     for (const file of files) {
       if (this.items.length >= this.most) {
-        this.refused = `A question may have ${this.most} files.`;
+        this.refused = fill(ngettext("A question may have %(n)s file.", "A question may have %(n)s files.", this.most), {
+          n: count(this.most),
+        });
         break;
       }
       const item = this.#place({ name: file.name, bytes: file.size, state: "uploading", progress: 0 });
-      if (file.size === 0) this.#fail(item, "The file is empty.");
+      if (file.size === 0) this.#fail(item, gettext("The file is empty."));
       else if (file.size > this.mostBytes)
-        this.#fail(item, `The file has ${bytes(file.size)}; at most ${bytes(this.mostBytes)} are taken.`);
+        this.#fail(
+          item,
+          fill(gettext("The file has %(size)s; at most %(most)s are taken."), {
+            size: bytes(file.size),
+            most: bytes(this.mostBytes),
+          }),
+        );
       else this.#upload(item, file);
     }
     this.#changed();
@@ -119,12 +129,12 @@ export class Files {
         // It may be another conversation's by now that is open.
         for (const [key, items] of this.drafts) if (items.includes(item)) this.#keep([item], key);
         this.#watch(item);
-      } else this.#fail(item, request.response?.error?.message ?? unsaid(request.status));
+      } else this.#fail(item, inWords(request.response?.error) || unsaid(request.status));
       this.#changed();
     });
     for (const event of ["error", "timeout"])
       request.addEventListener(event, () => {
-        this.#fail(item, "The connection broke. Take it off and attach it again.");
+        this.#fail(item, gettext("The connection broke. Take it off and attach it again."));
         this.#changed();
       });
     request.send(form);
@@ -140,8 +150,8 @@ export class Files {
     const before = item.state;
     Object.assign(item, { id, name, bytes, state, kind, pages, tokens, error });
     if (context_tokens) this.context = context_tokens;
-    if (before !== state && state === "ready") this.live.textContent = `${name} is ready, ${about(item)}.`;
-    if (state === "failed") this.live.textContent = `${name} cannot be read. ${error?.message ?? ""}`;
+    if (before !== state && state === "ready") this.live.textContent = fill(gettext("%(name)s is ready, %(facts)s."), { name, facts: about(item) });
+    if (state === "failed") this.live.textContent = fill(gettext("%(name)s cannot be read. %(reason)s"), { name, reason: inWords(error) });
   }
 
   /** Ask how the reading goes until it is over. A file that is gone by now is taken off. */
@@ -252,12 +262,27 @@ export class Files {
   #room() {
     const sum = this.#sum();
     if (!this.items.length || !sum) return "";
-    const taken = this.items.length === 1 ? `The file takes ${tokens(sum)}` : `The files take ${tokens(sum)}`;
-    if (!this.context) return `${taken}.`;
+    const files = this.items.length;
     const over = this.#over();
+    const values = { taken: tokens(sum), over: count(over), context: count(this.context ?? 0), rest: count(-over) };
+    if (!this.context) return fill(ngettext("The file takes %(taken)s.", "The files take %(taken)s.", files), values);
     if (over > 0)
-      return `${taken}: ${count(over)} more than fit into the ${count(this.context)} that can be read at once. Take off a file, or attach a part of it.`;
-    return `${taken}; there is room for ${count(-over)} more.`;
+      return fill(
+        ngettext(
+          "The file takes %(taken)s: %(over)s more than fit into the %(context)s that can be read at once. Take off a file, or attach a part of it.",
+          "The files take %(taken)s: %(over)s more than fit into the %(context)s that can be read at once. Take off a file, or attach a part of it.",
+          files,
+        ),
+        values,
+      );
+    return fill(
+      ngettext(
+        "The file takes %(taken)s; there is room for %(rest)s more.",
+        "The files take %(taken)s; there is room for %(rest)s more.",
+        files,
+      ),
+      values,
+    );
   }
 
   #draw(item) {
@@ -268,26 +293,26 @@ export class Files {
   #chip(item) {
     const failed = item.state === "failed";
     const name = h("span", { class: "file-name", text: item.name, dir: "auto" });
-    const facts = h("span", { class: "file-facts", text: failed ? item.error?.message : about(item) });
+    const facts = h("span", { class: "file-facts", text: failed ? inWords(item.error) : about(item) });
     const body =
       item.state === "ready"
         ? h("button", { type: "button", class: "file-body", onclick: () => this.show(item) }, name, facts)
         : h("span", { class: "file-body" }, name, facts);
-    if (item.state === "ready") body.title = `Read what stands in ${item.name}`;
+    if (item.state === "ready") body.title = fill(gettext("Read what stands in %(name)s"), { name: item.name });
     return h(
       "li",
       { class: `file ${failed ? "bad" : item.state}`, "data-state": item.state },
       icon(failed ? "circle-alert" : "file-text"),
       body,
       item.state === "uploading"
-        ? h("progress", { max: 1, value: item.progress ?? 0, "aria-label": `Sending ${item.name}` })
+        ? h("progress", { max: 1, value: item.progress ?? 0, "aria-label": fill(gettext("Sending %(name)s"), { name: item.name }) })
         : null,
       h(
         "button",
         {
           type: "button",
           class: "file-off",
-          "aria-label": `Take off ${item.name}`,
+          "aria-label": fill(gettext("Take off %(name)s"), { name: item.name }),
           onclick: () => {
             this.remove(item);
             (this.tray.querySelector(".file-off") ?? this.tray.closest("form").querySelector("textarea")).focus();
@@ -301,26 +326,26 @@ export class Files {
 
 /** "3 pages, 1,204 tokens", with what is known; before that, what happens to it. */
 export function about(file) {
-  if (file.state === "uploading") return "Sending…";
-  if (UNDERWAY.has(file.state)) return "Reading…";
+  if (file.state === "uploading") return gettext("Sending…");
+  if (UNDERWAY.has(file.state)) return gettext("Reading…");
   const parts = [];
-  if (file.pages) parts.push(file.pages === 1 ? "1 page" : `${count(file.pages)} pages`);
+  if (file.pages) parts.push(fill(ngettext("%(n)s page", "%(n)s pages", file.pages), { n: count(file.pages) }));
   else parts.push(bytes(file.bytes));
   if (file.tokens != null) parts.push(tokens(file.tokens));
-  return parts.join(", ");
+  return parts.join(gettext(", "));
 }
 
 function unsaid(status) {
-  if (status === 413) return "The file is too large.";
-  if (status === 401 || status === 403) return "You are logged out, or may not attach files. Load the page again.";
-  return "The server did not take the file. Take it off and attach it again.";
+  if (status === 413) return gettext("The file is too large.");
+  if (status === 401 || status === 403) return gettext("You are logged out, or may not attach files. Load the page again.");
+  return gettext("The server did not take the file. Take it off and attach it again.");
 }
 
 /** The files of a message that was sent: chips that open. */
 export function sentFiles(files, show) {
   return h(
     "ul",
-    { class: "files", "aria-label": "Files" },
+    { class: "files", "aria-label": gettext("Files") },
     ...files.map((file) =>
       h(
         "li",
@@ -328,7 +353,7 @@ export function sentFiles(files, show) {
         icon("file-text"),
         h(
           "button",
-          { type: "button", class: "file-body", title: `Read what stands in ${file.name}`, onclick: () => show(file) },
+          { type: "button", class: "file-body", title: fill(gettext("Read what stands in %(name)s"), { name: file.name }), onclick: () => show(file) },
           h("span", { class: "file-name", text: file.name, dir: "auto" }),
           h("span", { class: "file-facts", text: about(file) }),
         ),
@@ -353,7 +378,7 @@ export class Preview {
     this.title.textContent = file.name;
     this.facts.textContent = about({ ...file, state: "ready" });
     this.save.href = `${this.api}/files/${file.id}/content`;
-    this.text.textContent = "Loading…";
+    this.text.textContent = gettext("Loading…");
     this.dialog.showModal();
     this.file = file.id;
     let said;
@@ -363,10 +388,10 @@ export class Preview {
       said = reply.ok
         ? data.text
         : reply.status === 404
-          ? "This file is not there any more."
-          : (data.error?.message ?? "The text could not be loaded.");
+          ? gettext("This file is not there any more.")
+          : inWords(data.error) || gettext("The text could not be loaded.");
     } catch {
-      said = "The text could not be loaded. Close this and try again.";
+      said = gettext("The text could not be loaded. Close this and try again.");
     }
     if (this.file === file.id) this.text.textContent = said;
   }

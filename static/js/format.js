@@ -1,24 +1,37 @@
-/* Figures and times in words. Pure: knows no page. */
+/* Figures and times in words, in the language of the page. Pure otherwise: knows no page. */
 
-import { fill, gettext } from "#octavo/i18n.js";
+import { fill, gettext, language, ngettext } from "#octavo/i18n.js";
 
-const number = new Intl.NumberFormat("en");
+// Formatters are dear to make and cheap to use; a page has one language.
+const made = new Map();
+function formatter(digits = 0, least = digits) {
+  const key = `${language()} ${digits} ${least}`;
+  if (!made.has(key))
+    made.set(
+      key,
+      new Intl.NumberFormat(language(), { minimumFractionDigits: least, maximumFractionDigits: digits }),
+    );
+  return made.get(key);
+}
 
-export const count = (value) => number.format(value);
+export const count = (value) => formatter().format(value);
 
-export const tokens = (value) => `${count(value)} token${value === 1 ? "" : "s"}`;
+/** With so many digits behind the point, `least` of them also where they are zeros. */
+export const decimal = (value, digits, least = digits) => formatter(digits, least).format(value);
+
+export const tokens = (value) => fill(ngettext("%(n)s token", "%(n)s tokens", value), { n: count(value) });
 
 /** 812 bytes, 4.2 KB, 1.5 MB. */
 export function bytes(value) {
-  if (value < 1024) return `${value} bytes`;
+  if (value < 1024) return fill(ngettext("%(n)s byte", "%(n)s bytes", value), { n: count(value) });
   const [size, unit] = value < 1024 ** 2 ? [value / 1024, "KB"] : [value / 1024 ** 2, "MB"];
-  return `${size < 10 ? Number(size.toFixed(1)) : count(Math.round(size))} ${unit}`;
+  return `${size < 10 ? decimal(size, 1, 0) : count(Math.round(size))} ${unit}`;
 }
 
 /** Seconds as a reader wants them: 0.42 s, 3.1 s, 75 s. */
 export function seconds(value) {
-  if (value < 1) return `${Math.max(value, 0.01).toFixed(2).replace(/0$/, "")} s`;
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
+  if (value < 1) return `${decimal(Math.max(value, 0.01), 2, 1)} s`;
+  return `${value < 10 ? decimal(value, 1) : count(Math.round(value))} s`;
 }
 
 /** "0.4 s to first token · 71 tok/s · 612 prompt (580 cached, 540 shared) · 128 output", with the parts that are known. */
@@ -74,34 +87,36 @@ export function dayGroup(iso, now = new Date()) {
   const date = new Date(iso);
   // Rounded, since a day of the clock change has 23 or 25 hours.
   const days = Math.round((startOfDay(now) - startOfDay(date)) / DAY_MS);
-  if (days <= 0) return "Today";
-  if (days === 1) return "Yesterday";
-  if (days < 7) return "Last 7 days";
-  if (days < 30) return "Last 30 days";
+  if (days <= 0) return gettext("Today");
+  if (days === 1) return gettext("Yesterday");
+  if (days < 7) return gettext("Last 7 days");
+  if (days < 30) return gettext("Last 30 days");
   const year = date.getFullYear() === now.getFullYear() ? undefined : "numeric";
-  return date.toLocaleDateString("en", { month: "long", year });
+  return date.toLocaleDateString(language(), { month: "long", year });
 }
 
 export function relativeTime(iso, now = new Date()) {
   const passed = (now - new Date(iso)) / 1000;
   if (passed < -60) return future(-passed) ?? shortDay(iso);
-  if (passed < 60) return "just now";
-  if (passed < 3600) return `${Math.floor(passed / 60)} min ago`;
-  if (passed < 86_400) return `${Math.floor(passed / 3600)} h ago`;
+  if (passed < 60) return gettext("just now");
+  if (passed < 3600) return fill(gettext("%(n)s min ago"), { n: Math.floor(passed / 60) });
+  if (passed < 86_400) return fill(gettext("%(n)s h ago"), { n: Math.floor(passed / 3600) });
   return shortDay(iso);
 }
 
 const shortDay = (iso) =>
-  new Date(iso).toLocaleDateString("en", { day: "numeric", month: "short", year: "numeric" });
+  new Date(iso).toLocaleDateString(language(), { day: "numeric", month: "short", year: "numeric" });
 
 function future(seconds) {
-  if (seconds < 3600) return `in ${Math.round(seconds / 60)} min`;
-  if (seconds < 2 * 86_400) return `in ${Math.round(seconds / 3600)} h`;
-  return seconds < 30 * 86_400 ? `in ${Math.round(seconds / 86_400)} days` : null;
+  if (seconds < 3600) return fill(gettext("in %(n)s min"), { n: Math.round(seconds / 60) });
+  if (seconds < 2 * 86_400) return fill(gettext("in %(n)s h"), { n: Math.round(seconds / 3600) });
+  if (seconds >= 30 * 86_400) return null;
+  const days = Math.round(seconds / 86_400);
+  return fill(ngettext("in %(n)s day", "in %(n)s days", days), { n: days });
 }
 
 export const exactTime = (iso) =>
-  new Date(iso).toLocaleString("en", { dateStyle: "full", timeStyle: "medium" });
+  new Date(iso).toLocaleString(language(), { dateStyle: "full", timeStyle: "medium" });
 
 /** The first line of a text, as a conversation is called until the server has named it. */
 export function titleOf(text) {

@@ -3,6 +3,9 @@
    with what the server asks for; without it the options are fetched from the form's action. Failures are said in the
    form's [data-passkey-error]. Binary fields travel as base64url without padding, as the server reads them. */
 
+// As i18n.js has it; these pages load no module that imports others, and so no import map.
+const gettext = (text) => globalThis.gettext?.(text) ?? text;
+
 const toBytes = (text) =>
   Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (character) => character.charCodeAt(0));
 
@@ -55,17 +58,17 @@ async function optionsOf(form) {
   const { options } = form.dataset;
   if (options) return JSON.parse(document.getElementById(options).textContent);
   const reply = await fetch(form.action, { headers: { Accept: "application/json" } });
-  if (reply.status === 429) throw new Error("That was too often. Wait a minute, then try again.");
-  if (!reply.ok) throw new Error("The server did not answer. Try again.");
+  if (reply.status === 429) throw new Error(gettext("That was too often. Wait a minute, then try again."));
+  if (!reply.ok) throw new Error(gettext("The server did not answer. Try again."));
   return reply.json();
 }
 
 function inWords(error) {
   if (error.name === "NotAllowedError" || error.name === "AbortError") {
-    return "No passkey was used: it was cancelled, took too long, or none of yours fits.";
+    return gettext("No passkey was used: it was cancelled, took too long, or none of yours fits.");
   }
-  if (error.name === "InvalidStateError") return "This device has a passkey for your account already.";
-  if (error.name === "SecurityError") return `Browsers allow no passkeys at ${location.host}.`;
+  if (error.name === "InvalidStateError") return gettext("This device has a passkey for your account already.");
+  if (error.name === "SecurityError") return gettext("Browsers allow no passkeys at %(host)s.").replace("%(host)s", location.host);
   return error.message;
 }
 
@@ -73,7 +76,7 @@ async function run(form) {
   const problem = form.querySelector("[data-passkey-error]");
   problem.hidden = true;
   try {
-    if (!window.PublicKeyCredential) throw new Error("This browser knows no passkeys, or the page came without TLS.");
+    if (!window.PublicKeyCredential) throw new Error(gettext("This browser knows no passkeys, or the page came without TLS."));
     const options = await optionsOf(form);
     const credential =
       form.dataset.passkey === "create"

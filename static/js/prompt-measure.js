@@ -1,6 +1,7 @@
 /* What a text takes in the engine, under the editor: figures and a cell for each block. Asks when typing pauses. */
 
-import { count } from "#octavo/format.js";
+import { count, decimal } from "#octavo/format.js";
+import { fill, gettext, ngettext } from "#octavo/i18n.js";
 
 const PAUSE_MS = 250;
 const AGAIN_MS = 5000;
@@ -37,16 +38,23 @@ export function measurePanel(panel, ask) {
     }
     panel.dataset.state = found.too_long ? "too-long" : "exact";
     figure("tokens").textContent = count(found.tokens);
-    figure("context").textContent = `of ${count(found.context)}`;
+    figure("context").textContent = fill(gettext("of %(n)s"), { n: count(found.context) });
     figure("blocks").textContent = count(found.blocks);
-    figure("block_size").textContent = `of ${found.block_size} tokens`;
+    figure("block_size").textContent = fill(gettext("of %(n)s tokens"), { n: count(found.block_size) });
     figure("unused_slots").textContent = count(found.unused_slots);
     figure("share").textContent = percent(found.share);
-    figure("quota").textContent = `of ${count(found.quota_blocks)} blocks`;
+    figure("quota").textContent = fill(gettext("of %(n)s blocks"), { n: count(found.quota_blocks) });
     const rest = found.tokens - found.own_tokens;
     figure("message").textContent =
       found.too_long ||
-      `${count(found.own_tokens)} ${found.own_tokens === 1 ? "token" : "tokens"} of text, ${count(rest)} of the model’s own opening. One copy for all chats of your team.`;
+      fill(
+        ngettext(
+          "%(own)s token of text, %(rest)s of the model’s own opening. One copy for all chats of your team.",
+          "%(own)s tokens of text, %(rest)s of the model’s own opening. One copy for all chats of your team.",
+          found.own_tokens,
+        ),
+        { own: count(found.own_tokens), rest: count(rest) },
+      );
     draw(found);
   }
 
@@ -69,6 +77,6 @@ export function measurePanel(panel, ask) {
 
 function percent(share) {
   const value = 100 * share;
-  if (value > 0 && value < 0.1) return "< 0.1 %";
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)} %`;
+  if (value > 0 && value < 0.1) return `< ${decimal(0.1, 1)} %`;
+  return `${value < 10 ? decimal(value, 1) : count(Math.round(value))} %`;
 }

@@ -4,8 +4,10 @@
    connection ends there: the server stops what nobody can receive. */
 
 import { LIVE } from "#octavo/answer.js";
+import { gettext } from "#octavo/i18n.js";
 import { MessageView } from "#octavo/message.js";
 import { Octavo } from "#octavo/octavo.js";
+import { inWords } from "#octavo/refusals.js";
 
 const LONGEST_ANSWER = 512;
 
@@ -62,7 +64,7 @@ export class Trial {
     this.#update();
     try {
       const draft_id = await this.draft();
-      if (!draft_id) throw { message: "Write instructions first: there is nothing to try yet." };
+      if (!draft_id) throw { message: gettext("Write instructions first: there is nothing to try yet.") };
       if (answer !== this.answer) return;
       const input = this.views
         .map(({ message }) => message)
@@ -98,7 +100,7 @@ export class Trial {
   #fail(answer, error) {
     if (!LIVE.has(answer.status)) return;
     answer.status = "failed";
-    answer.error = { message: error.message ?? "This did not work.", code: "lost" };
+    answer.error = { message: inWords(error) || gettext("This did not work."), code: "lost" };
     this.#update();
   }
 

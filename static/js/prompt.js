@@ -4,6 +4,7 @@
    not overwritten before the reader has said so; the side chat answers under exactly the text that stands there. */
 
 import { useSprite } from "#octavo/dom.js";
+import { gettext } from "#octavo/i18n.js";
 import { measurePanel } from "#octavo/prompt-measure.js";
 import { Trial } from "#octavo/prompt-trial.js";
 
@@ -24,7 +25,7 @@ async function call(method, path, body) {
     body: body === undefined ? undefined : JSON.stringify(body),
   });
   const answer = await reply.json().catch(() => null);
-  if (!reply.ok) throw { status: reply.status, message: "The server did not answer as expected.", ...answer?.error };
+  if (!reply.ok) throw { status: reply.status, message: gettext("The server did not answer as expected."), ...answer?.error };
   return answer;
 }
 
@@ -55,7 +56,7 @@ class Draft {
   #later() {
     clearTimeout(this.timer);
     if (!this.dirty || this.blocked) return;
-    this.note.textContent = "not saved yet";
+    this.note.textContent = gettext("not saved yet");
     this.timer = setTimeout(() => this.save().catch(() => {}), SAVE_AFTER_MS);
   }
 
@@ -72,16 +73,16 @@ class Draft {
 
   async #send() {
     const text = this.text.value;
-    this.note.textContent = "saving…";
+    this.note.textContent = gettext("saving…");
     try {
       const saved = await call("PUT", `/${page.assistant}/draft`, { text, revision: Number(this.revision.value) });
       this.stored = text;
       this.id = saved.id;
       this.revision.value = saved.revision;
       this.#show(saved);
-      this.note.textContent = "saved just now";
+      this.note.textContent = gettext("saved just now");
     } catch (error) {
-      this.note.textContent = "not saved";
+      this.note.textContent = gettext("not saved");
       if (error.status === 409) this.#tell(error);
       throw error;
     }
@@ -108,12 +109,12 @@ class Draft {
       name: "action",
       value: "save",
       className: "button small",
-      textContent: "See the difference",
+      textContent: gettext("See the difference"),
     });
     const take = Object.assign(document.createElement("a"), {
       href: location.pathname,
       className: "button small",
-      textContent: "Take theirs",
+      textContent: gettext("Take theirs"),
     });
     take.addEventListener("click", () => (this.leaving = true));
     const said = Object.assign(document.createElement("span"), { className: "notice-text", textContent: error.message });
