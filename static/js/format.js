@@ -43,7 +43,7 @@ export function figures(usage, timing) {
     parts.push(fill(gettext("%(time)s to first token"), { time: wait }));
     if (output > 1 && timing.decode_s > 0) {
       const speed = (output - 1) / timing.decode_s;
-      parts.push(fill(gettext("%(n)s tok/s"), { n: speed < 10 ? speed.toFixed(1) : Math.round(speed) }));
+      parts.push(fill(gettext("%(n)s tok/s"), { n: speed < 10 ? decimal(speed, 1) : count(Math.round(speed)) }));
     }
   }
   if (usage?.prompt_tokens) parts.push(fill(promptWords(usage), counted(usage)));

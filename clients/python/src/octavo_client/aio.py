@@ -157,8 +157,8 @@ class AsyncOctavo:
         `input`: a text for a conversation (a new one, or `conversation_id`, behind `parent_id`), or a list of
         {role, content}, of which nothing is kept. Without one: `question_id`, to have a question of the conversation
         answered once more, or `continue_id`, to go on with an answer that was cut, stopped or broken off; the rest is a
-        message of its own. `parent_id` "root": the question stands beside the conversation's first. `stream_id`: answers
-        of one lane come one after the other.
+        message of its own. `parent_id` "root": the question stands beside the conversation's first. `stream_id`:
+        answers of one lane come one after the other.
         `idempotency_key`: names this request, so that asking twice answers once; made where it is not given.
         `timeout`: seconds for this answer, the client's where it is None. `extra`: parameters that this version of the
         client does not know.
