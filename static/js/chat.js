@@ -6,6 +6,7 @@
 
 import { h, icon, useSprite } from "#octavo/dom.js";
 import { install as installAnswering } from "#octavo/answering.js";
+import { install as installChoices } from "#octavo/choices.js";
 import { install as installConnection } from "#octavo/connection.js";
 import { install as installKeys } from "#octavo/keys.js";
 import { install as installUpdates } from "#octavo/updates.js";
@@ -328,7 +329,7 @@ for (const link of document.querySelectorAll("[data-new-chat]")) {
 }
 setInterval(() => log.tick(), 1000);
 
-for (const install of [installConnection, installUpdates, installAnswering, installKeys]) install(workspace);
+for (const install of [installConnection, installUpdates, installChoices, installAnswering, installKeys]) install(workspace);
 show(current);
 session.attach(octavo);
 octavo.connect();
