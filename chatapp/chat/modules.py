@@ -13,6 +13,7 @@ LIBRARIES = {
     "markdown-it": "vendor/markdown-it.mjs",
     "dompurify": "vendor/purify.mjs",
     "highlight.js": "vendor/highlight.mjs",
+    "temml": "vendor/temml.mjs",
 }
 SOURCES = {path.name: path for path in sorted(FOLDER.glob("*.js"))}
 MODULES = list(SOURCES)

@@ -1,7 +1,10 @@
 /* Cuts markdown into its top-level blocks as it grows, so that finished ones need not be rendered again.
 
    Knows markdown-it's block parser and no page. The last two blocks stay open: text that follows can still join the
-   one before the last (the second item of a loose list looks like a paragraph until its marker is complete). */
+   one before the last (the second item of a loose list looks like a paragraph until its marker is complete). A fence
+   at the margin that grows is not parsed again: what is added is looked at for its closing line. */
+
+import { closes, openFenceOf } from "#octavo/repair.js";
 
 const OPEN = 2;
 
@@ -34,11 +37,15 @@ export class BlockCutter {
     this.closed = []; // sources of the blocks that no later text can change
     this.openAt = 0; // where the open ones begin
     this.references = {}; // link definitions of the closed blocks
+    this.fence = null; // the last block while it is an open fence: {mark, head, at: where it begins}
+    this.blocks = [];
   }
 
   /** The blocks of `text`, which usually is the last one and more. */
   update(text) {
-    if (!text.startsWith(this.text)) this.reset();
+    this.restarted = !text.startsWith(this.text);
+    if (this.restarted) this.reset();
+    if (this.fence && this.#growsFence(text)) return this.blocks;
     this.text = text;
     // A lone \r at the end may be half of a line break.
     const tail = text.slice(this.openAt).replace(/\r$/, "");
@@ -55,6 +62,23 @@ export class BlockCutter {
       blocks.splice(0, closing.length);
     }
     this.allReferences = env.references;
-    return [...this.closed, ...blocks.map((block) => block.source)].filter((source) => source.trim());
+    const fence = blocks.length && !/[\r\0]/.test(tail) ? openFenceOf(blocks.at(-1).source) : null;
+    this.fence = fence && { ...fence, at: this.openAt + blocks.at(-1).at - blocks[0].at };
+    this.blocks = [...this.closed, ...blocks.map((block) => block.source)].filter((source) => source.trim());
+    return this.blocks;
+  }
+
+  #growsFence(text) {
+    const line = this.text.lastIndexOf("\n") + 1;
+    const added = text.slice(Math.max(line, this.fence.at + this.fence.head.length));
+    if (/[\r\0]/.test(added) || closes(added, this.fence.mark)) return false;
+    this.text = text;
+    this.blocks[this.blocks.length - 1] = text.slice(this.fence.at);
+    return true;
+  }
+
+  /** The code so far where the last block is an open fence, else null. */
+  get code() {
+    return this.fence && this.text.slice(this.fence.at + this.fence.head.length);
   }
 }

@@ -1,114 +1,99 @@
-/* Markdown as safe DOM, incrementally. Owns the rules of what may be rendered.
+/* Markdown as safe DOM, incrementally. Joins the grammar (what the text means), the cleaning (what may come of it), and
+   the frames of code, tables and formulas.
 
-   HTML in the source is text, never markup; every block passes DOMPurify with a short list of tags and attributes;
-   images become links, so that an answer cannot make a browser fetch something; links leave with noopener. */
+   HTML in the source is text, never markup; every block passes DOMPurify; images become links, so that an answer cannot
+   make a browser fetch something. Blocks whose source has not changed keep their DOM, and so do the parts of the one
+   that grows; what a text looks like at its end is what it looks like rendered at once. */
 
-import MarkdownIt from "markdown-it";
-import DOMPurify from "dompurify";
 import { BlockCutter } from "#octavo/blocks.js";
-import { repair } from "#octavo/repair.js";
-import { dressCode } from "#octavo/code.js";
+import { cleanText } from "#octavo/clean.js";
+import { codeFrame, finishCode, growCode, keepCode } from "#octavo/code.js";
 import { h } from "#octavo/dom.js";
+import { drawFormulas, frameFormula, keepFormula } from "#octavo/formula.js";
+import { grammar } from "#octavo/grammar.js";
+import { gettext } from "#octavo/i18n.js";
+import { morph } from "#octavo/morph.js";
+import { repairSource, withoutHalfDefinition, withoutHalfFence } from "#octavo/repair.js";
+import { frameTable, keepTable } from "#octavo/table.js";
 
-const md = new MarkdownIt({ html: false, linkify: true, typographer: false });
-md.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
+const md = grammar();
 
-md.renderer.rules.image = (tokens, index) => {
-  const escape = md.utils.escapeHtml;
-  const token = tokens[index];
-  return `<a href="${escape(token.attrGet("src") ?? "")}">Image: ${escape(token.content || "no description")}</a>`;
-};
+const keep = (old, next) => keepCode(old, next) ?? keepFormula(old, next) ?? keepTable(old, next);
 
-// Headings of an answer stand below the page's own two levels.
-for (const rule of ["heading_open", "heading_close"]) {
-  md.renderer.rules[rule] = (tokens, index, options, env, self) => {
-    tokens[index].tag = `h${Math.min(Number(tokens[index].tag[1]) + 2, 6)}`;
-    return self.renderToken(tokens, index, options);
-  };
-}
-
-// markdown-it aligns columns with style attributes, which the content security policy forbids.
-for (const rule of ["th_open", "td_open"]) {
-  md.renderer.rules[rule] = (tokens, index, options, env, self) => {
-    const align = /text-align:\s*(right|center)/.exec(tokens[index].attrGet("style") ?? "")?.[1];
-    tokens[index].attrs = align ? [["class", `align-${align}`]] : null;
-    return self.renderToken(tokens, index, options);
-  };
-}
-
-const ALLOWED = {
-  ALLOWED_TAGS: [
-    "p",
-    "br",
-    "strong",
-    "em",
-    "s",
-    "code",
-    "pre",
-    "blockquote",
-    "ul",
-    "ol",
-    "li",
-    "a",
-    "hr",
-    "h3",
-    "h4",
-    "h5",
-    "h6",
-    "table",
-    "thead",
-    "tbody",
-    "tr",
-    "th",
-    "td",
-  ],
-  ALLOWED_ATTR: ["href", "title", "class", "start"],
-  ALLOWED_URI_REGEXP: /^(?:https?:|mailto:)/i,
-  ALLOW_DATA_ATTR: false,
-  ALLOW_ARIA_ATTR: false,
-  RETURN_DOM_FRAGMENT: true,
-};
-
-/** Safe DOM of a markdown text. `references`: link definitions that stand elsewhere. */
+/** Safe DOM of a markdown text, without colours and formulas (`finish`). `references`: link definitions that stand elsewhere. */
 export function render(source, { references = {}, live = false } = {}) {
-  const html = md.render(source, { references: { ...references } });
-  const fragment = DOMPurify.sanitize(html, ALLOWED);
-  for (const link of fragment.querySelectorAll("a")) {
-    link.rel = "noopener nofollow noreferrer";
-    link.target = "_blank";
+  const env = { references: { ...references }, live };
+  const fragment = cleanText(md.render(source, env));
+  fragment.querySelectorAll("pre").forEach((pre, index) => {
+    pre.replaceWith(codeFrame(pre.textContent, env.codes[index]));
+  });
+  fragment.querySelectorAll(".math").forEach((place, index) => frameFormula(place, env.formulas[index]));
+  for (const table of fragment.querySelectorAll("table")) frameTable(table);
+  for (const item of fragment.querySelectorAll("li.task")) {
+    const said = item.classList.contains("done") ? gettext("Done") : gettext("To do");
+    const first = item.firstElementChild;
+    const place = first?.localName === "p" && !item.firstChild.data?.trim() ? first : item;
+    place.prepend(h("span", { class: "box", role: "img", "aria-label": said }));
   }
-  for (const table of fragment.querySelectorAll("table")) {
-    const box = h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" });
-    table.replaceWith(box);
-    box.append(table);
-  }
-  for (const pre of fragment.querySelectorAll("pre")) dressCode(pre, live);
+  for (const quote of fragment.querySelectorAll(".alert")) quote.prepend(h("p", { class: "alert-name", text: alertName(quote) }));
   return fragment;
 }
 
-/** A growing markdown text in an element: blocks whose source has not changed keep their DOM. */
+function alertName({ classList }) {
+  if (classList.contains("tip")) return gettext("Tip");
+  if (classList.contains("important")) return gettext("Important");
+  if (classList.contains("warning")) return gettext("Warning");
+  return classList.contains("caution") ? gettext("Caution") : gettext("Note");
+}
+
+function finish(element) {
+  finishCode(element);
+  drawFormulas(element);
+}
+
+/** A growing markdown text in an element. */
 export class MarkdownView {
   constructor(element) {
     this.element = element;
     this.cutter = new BlockCutter(md);
     this.keys = [];
+    this.settled = 0; // so many blocks from the first can no longer change
+    this.names = "";
   }
 
   update(text, live = false) {
-    const sources = this.cutter.update(text);
+    const sources = this.cutter.update(live ? withoutHalfDefinition(text) : text);
     const references = this.cutter.allReferences;
-    const names = Object.keys(references).join("\n");
-    sources.forEach((source, index) => {
+    const names = Object.entries(references)
+      .map(([name, { href }]) => `${name} ${href}`)
+      .join("\n");
+    if (names !== this.names || this.cutter.restarted) this.settled = 0;
+    this.names = names;
+    for (let index = this.settled; index < sources.length; index += 1) {
       const growing = live && index === sources.length - 1;
-      const shown = growing ? repair(source, index === 0) : source;
-      // A definition that comes late makes links of brackets in blocks above it.
-      const key = `${growing} ${source.includes("[") ? names : ""} ${shown}`;
-      if (this.keys[index] === key) return;
-      this.keys[index] = key;
-      const block = this.element.children[index] ?? this.element.appendChild(h("div", { class: "block" }));
-      block.replaceChildren(render(shown, { references, live: growing }));
-    });
+      this.#show(index, sources[index], { growing, references, names });
+    }
     while (this.element.children.length > sources.length) this.element.lastElementChild.remove();
     this.keys.length = sources.length;
+    this.settled = Math.min(this.cutter.closed.length, Math.max(0, sources.length - 1));
+  }
+
+  #show(index, source, { growing, references, names }) {
+    let block = this.element.children[index];
+    const code = growing ? this.cutter.code : null;
+    const key = code === null ? "" : `code ${this.cutter.fence.head}`;
+    if (code !== null && this.keys[index] === key) {
+      // The usual long block is code at the margin: what is new in it is all there is to do.
+      growCode(block.firstElementChild, withoutHalfFence(code, this.cutter.fence.mark), true);
+      return;
+    }
+    const shown = growing ? repairSource(source, index === 0) : source;
+    // A definition that comes late makes links of brackets in blocks above it.
+    const whole = key || `${growing} ${source.includes("[") ? names : ""} ${shown}`;
+    if (this.keys[index] === whole) return;
+    this.keys[index] = whole;
+    block ??= this.element.appendChild(h("div", { class: "block" }));
+    morph(block, render(shown, { references, live: growing }), keep);
+    finish(block);
   }
 }
