@@ -12,14 +12,19 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.utils.http import content_disposition_header
 
 CHUNK = 256 * 1024
-TYPES = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
+TYPES = {
+    "csv": "text/csv; charset=utf-8",
+    "json": "application/json",
+    "md": "text/markdown; charset=utf-8",
+    "zip": "application/zip",
+}
 
 
-def download(request: HttpRequest, parts: Iterator[str], name: str) -> StreamingHttpResponse:
-    """`name` is of our making: ASCII, and its ending says the type. Parts are made in the request's own thread."""
+def download(request: HttpRequest, parts: Iterator[AnyStr], name: str) -> StreamingHttpResponse:
+    """`name` is a file's name and no path; its ending says the type. Parts are made in the request's own thread."""
     content = _parts(parts) if isinstance(request, ASGIRequest) else parts
     response = StreamingHttpResponse(content, content_type=TYPES[name.rpartition(".")[2]])
-    response["Content-Disposition"] = f'attachment; filename="{name}"'
+    response["Content-Disposition"] = str(content_disposition_header(as_attachment=True, filename=name))
     response["Cache-Control"] = "no-store"
     return response
 

@@ -1,4 +1,4 @@
-"""How many bytes a request's body may have, by its address: files come to two of them, and everything else stays small.
+"""How many bytes a request's body may have, by its address: files come to a few, and everything else stays small.
 
 Whoever looks at bodies asks here: the server while one arrives (chatapp.bodies), and what counts and answers
 (chatapp.hygiene).
@@ -10,8 +10,8 @@ import re
 
 from django.conf import settings
 
-# The addresses that take a file: of OpenAI's API, and of the pages and the product's own.
-ADDRESS = re.compile(r"/v1/files|/api/t/[A-Za-z0-9_-]+/files")
+# The addresses that take a file: of OpenAI's API, of the pages and the product's own, and of chats that are imported.
+ADDRESS = re.compile(r"/v1/files|/api/t/[A-Za-z0-9_-]+/(files|imports)")
 # What a form has around the file: its boundaries, its other fields.
 AROUND = 64 * 1024
 

@@ -107,6 +107,7 @@ INSTALLED_APPS = [
     "chatapp.responses",
     "chatapp.batches",
     "chatapp.webhooks",
+    "chatapp.moving",
     "chatapp.feedback",
     "chatapp.shares",
     "chatapp.operators",
