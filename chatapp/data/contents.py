@@ -17,6 +17,7 @@ from chatapp.batches.models import Batch
 from chatapp.chat.models import Conversation, Generation, Message
 from chatapp.data.archive import Archive
 from chatapp.data.retention import retention_of
+from chatapp.feedback.models import Feedback
 from chatapp.files.contents import CHUNK
 from chatapp.files.models import PREFIX, Attachment, StoredFile
 from chatapp.files.services import open_file
@@ -24,6 +25,7 @@ from chatapp.limits.models import ALL, LOWER, LowerLimits, Meter, TenantLimits
 from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.responses.models import StoredResponse
+from chatapp.shares.models import Share
 from chatapp.tenants.models import ApiKey, DomainClaim, Invitation, Membership, SignIn, Tenant
 from chatapp.usage.models import UsageDay
 from chatapp.webhooks.models import WebhookDelivery, WebhookEndpoint
@@ -52,8 +54,12 @@ TENANT_FIELDS = (
 TEAM_README = """\
 Everything that {name} ({slug}) has in Octavo.
 
-conversations.jsonl   one conversation a line: whose it is, title, tags, assistant, model, times, star
+conversations.jsonl   one conversation a line: whose it is, title, tags, assistant, model, times, star, and where it
+                      was imported from
 messages.jsonl        one message a line; `parent` is the message that it follows, so edits and retries are branches
+shares.jsonl          conversations that somebody lets the team read, a line each, as they were at that moment
+feedback.jsonl        one rating of an answer a line: reasons, text, model, version, and the question and the answer
+                      where the reader has included them; whose it is stands nowhere
 responses.jsonl       what keys have asked of /v1/responses and not deleted, a line each: settings, input, output
 files.jsonl           one file a line: whose it is, what it is for, and where in this archive it is; the files
                       themselves are in files/, as they came
@@ -89,10 +95,13 @@ PERSON_README = """\
 Everything that {email} has in Octavo, in all teams.
 
 account.json          the account and the teams that it belongs to
-conversations.jsonl   one conversation a line: in which team, title, tags, assistant, model, times, star
+conversations.jsonl   one conversation a line: in which team, title, tags, assistant, model, times, star, and where it
+                      was imported from
 messages.jsonl        one message a line; `parent` is the message that it follows, so edits and retries are branches
 files.jsonl           one file a line, and where in this archive it is; the files themselves are in files/, as they came
 attachments.jsonl     which message has which file, in which place
+shares.jsonl          conversations that you let your teams read, a line each, as they were at that moment
+feedback.jsonl        what you have said of answers, a line each
 usage.csv             one answer a line: tokens, times, how it ended; no text
 manifest.json         rows, bytes and SHA-256 of each of these files
 
@@ -105,7 +114,7 @@ def count_team() -> int:
     tables = (
         Conversation, Message, Membership, Invitation, SystemPrompt, PromptVersion, ApiKey, LowerLimits, Meter,
         Generation, UsageDay, AuditEntry, BreakGlass, WebhookEndpoint, WebhookDelivery, Batch, StoredResponse,
-        StoredFile, Attachment,
+        StoredFile, Attachment, Share, Feedback,
     )  # fmt: skip
     return sum(model.objects.count() for model in tables)
 
@@ -114,6 +123,8 @@ def write_team(archive: Archive, tenant: Tenant) -> None:
     archive.text("README.txt", TEAM_README.format(name=tenant.name, slug=tenant.slug))
     archive.lines("conversations.jsonl", map(_conversation, _pages(_conversations(Conversation.objects.all()))))
     archive.lines("messages.jsonl", map(_message, _pages(Message.objects.all())))
+    archive.lines("shares.jsonl", map(_share, _pages(Share.objects.select_related("user", "tenant"))))
+    archive.lines("feedback.jsonl", map(_feedback, _pages(_ratings(Feedback.objects.all()))))
     archive.lines("responses.jsonl", map(_response, _pages(StoredResponse.objects.select_related("generation"))))
     _write_files(archive, StoredFile.objects.all())
     archive.lines("members.jsonl", map(_member, _pages(Membership.objects.select_related("user"))))
@@ -166,6 +177,8 @@ def write_person(archive: Archive, user: User) -> None:
     archive.lines("conversations.jsonl", map(_conversation, _pages(_conversations(own))))
     archive.lines("messages.jsonl", map(_message, _pages(Message.objects.filter(conversation__user=user))))
     _write_files(archive, StoredFile.objects.filter(user=user))
+    archive.lines("shares.jsonl", map(_share, _pages(Share.objects.filter(user=user).select_related("user", "tenant"))))
+    archive.lines("feedback.jsonl", map(_feedback, _pages(_ratings(Feedback.objects.filter(user=user)))))
     generations = _generations(Generation.objects.filter(principal=f"user:{user.pk}"))
     archive.table("usage.csv", USAGE, map(_usage, _pages(generations)))
     archive.manifest({"account": user.email})
@@ -206,7 +219,11 @@ def _columns(rows: models.QuerySet[Any] | models.Manager[Any], names: tuple[str,
 
 
 def _conversations(rows: models.QuerySet[Conversation]) -> models.QuerySet[Conversation]:
-    return rows.select_related("user", "key", "tenant", "assistant").prefetch_related("tags")
+    return rows.select_related("user", "key", "tenant", "assistant", "imported").prefetch_related("tags")
+
+
+def _ratings(rows: models.QuerySet[Feedback]) -> models.QuerySet[Feedback]:
+    return rows.select_related("tenant", "assistant", "version", "message")
 
 
 def _generations(rows: models.QuerySet[Generation]) -> models.QuerySet[Generation]:
@@ -229,6 +246,43 @@ def _conversation(row: Conversation) -> dict[str, Any]:
         "starred_at": row.starred_at,
         "archived_at": row.archived_at,
         "deleted_at": row.deleted_at,
+        "imported": _imported(row),
+    }
+
+
+def _imported(row: Conversation) -> dict[str, Any] | None:
+    found = getattr(row, "imported", None)
+    return {"from": found.source, "at": found.at, "told": found.told} if found is not None else None
+
+
+def _share(row: Share) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "team": row.tenant.slug,
+        "user": row.user.email,
+        "conversation": row.conversation_id,
+        "title": row.title,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "messages": row.messages,
+    }
+
+
+def _feedback(row: Feedback) -> dict[str, Any]:
+    """The message is named only where its text is included: a row of messages says whose it is."""
+    return {
+        "id": row.pk,
+        "team": row.tenant.slug,
+        "message": row.message_id if row.included else None,
+        "rating": row.rating,
+        "reasons": row.reasons,
+        "comment": row.comment,
+        "question": row.question,
+        "answer": row.answer,
+        "model": row.model,
+        "assistant": row.assistant.name if row.assistant else None,
+        "version": row.version.number if row.version else None,
+        "created_at": row.created_at,
     }
 
 

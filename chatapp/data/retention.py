@@ -22,8 +22,10 @@ from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message
 from chatapp.data.models import LEAST_USAGE_DAYS, LONGEST_DAYS, USAGE_DAYS, Retention, Sweep
 from chatapp.data.rows import erase
 from chatapp.errors import BadInput
+from chatapp.feedback import services as feedback
 from chatapp.responses.models import StoredResponse
 from chatapp.scope import tenant_scope, unscoped
+from chatapp.shares.models import Share
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
 from chatapp.tenants.permissions import Permission
@@ -172,6 +174,9 @@ def sweep(tenant: Tenant) -> Sweep:
             while keys := list(conversations.order_by("updated_at").values_list("pk", flat=True)[:BATCH]):
                 if not _purge(run, conversations, keys):
                     break  # all of them have come to life since
+        ended = Share.objects.filter(expires_at__lt=now)
+        with transaction.atomic():
+            erase(Share, list(ended.values_list("pk", flat=True)))
         _purge_responses(now - timedelta(days=min(rule.days or RESPONSE_DAYS, RESPONSE_DAYS)))
         stale = Generation.objects.filter(
             conversation=None, created_at__lt=now - timedelta(days=rule.usage_days)
@@ -217,6 +222,7 @@ def purge_conversations(keys: list[uuid.UUID]) -> int:
     """
     _without_traces(Generation.objects.filter(conversation__in=keys), conversation=None, message=None)
     messages = Message.objects.filter(conversation__in=keys).count()
+    feedback.without_text(keys)
     erase(Conversation, keys)
     return messages
 

@@ -27,6 +27,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(_n("Usage"), "chart-column", "tenant-usage", Permission.READ_USAGE),
     Entry(_n("Members"), "users", "tenant-members", Permission.READ_MEMBERS),
     Entry(_n("Prompts"), "book-open", "tenant-prompts", Permission.READ_PROMPTS),
+    Entry(_n("Feedback"), "thumbs-up", "tenant-feedback", Permission.READ_FEEDBACK),
     Entry(_n("API keys"), "key-round", "tenant-keys", Permission.READ_KEYS),
     Entry(_n("Batches"), "layers", "tenant-batches", Permission.READ_KEYS),
     Entry(_n("Webhooks"), "webhook", "tenant-webhooks", Permission.MANAGE_WEBHOOKS),

@@ -31,6 +31,7 @@ class Permission(StrEnum):
     MANAGE_DATA = "data.manage"
     MANAGE_SETTINGS = "settings.manage"
     MANAGE_WEBHOOKS = "webhooks.manage"
+    READ_FEEDBACK = "feedback.read"
 
 
 class Role(models.TextChoices):
@@ -53,7 +54,7 @@ _READ = {P.READ_DASHBOARD, P.READ_USAGE, P.READ_MEMBERS, P.READ_PROMPTS, P.READ_
 _PROMPTS = {P.READ_PROMPTS, P.EDIT_PROMPTS, P.PUBLISH_PROMPTS}
 _ADMIN = {
     P.CHAT, *_READ, *_PROMPTS, P.READ_AUDIT, P.MANAGE_MEMBERS, P.MANAGE_KEYS, P.MANAGE_LIMITS, P.MANAGE_SETTINGS,
-    P.MANAGE_WEBHOOKS,
+    P.MANAGE_WEBHOOKS, P.READ_FEEDBACK,
 }  # fmt: skip
 
 OF_ROLE: dict[Role, frozenset[Permission]] = {
@@ -69,6 +70,7 @@ OF_SCOPE: dict[KeyScope, frozenset[Permission]] = {
     KeyScope.CHAT: frozenset({P.CHAT}),
     KeyScope.SYSTEM: frozenset({P.OWN_SYSTEM_MESSAGE}),
     KeyScope.USAGE: frozenset({P.READ_USAGE, P.READ_DASHBOARD, P.READ_LIMITS}),
-    # Neither chats nor the owner's own: a key that leaks must not take the team away.
-    KeyScope.ADMIN: frozenset({*_ADMIN} - {P.CHAT}),
+    # Neither chats, nor what readers have included of them in feedback, nor the owner's own: a key that leaks must not
+    # take the team away.
+    KeyScope.ADMIN: frozenset({*_ADMIN} - {P.CHAT, P.READ_FEEDBACK}),
 }

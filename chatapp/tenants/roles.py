@@ -30,6 +30,7 @@ WORDS: dict[Permission, str] = {
     P.MANAGE_DATA: _n("export and delete the team's data"),
     P.MANAGE_SETTINGS: _n("change the team's name and colour"),
     P.MANAGE_WEBHOOKS: _n("set up webhooks, which tell programs what happens"),
+    P.READ_FEEDBACK: _n("read how answers were rated, and the chats that readers have included there"),
 }
 COVERED = {
     P.MANAGE_MEMBERS: {P.READ_MEMBERS},

@@ -25,13 +25,16 @@ from chatapp.data.archive import Archive
 from chatapp.data.exports import cancel_export, request_export, request_own_export
 from chatapp.data.models import Export, JobState, OwnExport, Retention, Sweep
 from chatapp.errors import Conflict, Forbidden, NotFound
+from chatapp.feedback.models import Feedback
 from chatapp.files.models import Attachment, Reading, StoredFile
 from chatapp.files.services import store
 from chatapp.limits.models import LowerLimits, Meter, Reservation, TenantLimits
 from chatapp.limits.selectors import limits_of_team
+from chatapp.moving.models import Import, Imported
 from chatapp.owned import TenantOwned
 from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.responses.models import StoredResponse
+from chatapp.shares.models import Share
 from chatapp.tenants.models import ApiKey, DomainClaim, Invitation, Membership, SignIn, Tenant
 from chatapp.tenants.services import add_member
 from chatapp.usage.models import UsageDay, UsageHorizon, UsageHour, UsageRow, UsageTotal
@@ -108,6 +111,8 @@ ROWS: dict[type[models.Model], str] = {
     PromptVersion: "prompts.jsonl",
     StoredResponse: "responses.jsonl",
     StoredFile: "files.jsonl",
+    Share: "shares.jsonl",
+    Feedback: "feedback.jsonl",
     SystemPrompt: "assistants.jsonl",
     UsageDay: "usage_days.csv",
     Batch: "batches.jsonl",
@@ -123,6 +128,8 @@ PARTS: dict[type[models.Model], str] = {
 LEFT_OUT: dict[type[models.Model], str] = {
     BatchAnswer: "what a batch is made of until its results are in its files",
     BatchItem: "what a batch is made of until its results are in its files",
+    Import: "how many conversations came at once; each of them says where it came from",
+    Imported: "stands in conversations.jsonl, with its conversation",
     Export: "about such files themselves; the audit log says who asked for which",
     Reading: "what was read of the files, which are there as they came",
     Reservation: "held while an answer is under way, and settled in its meter",
@@ -144,6 +151,17 @@ def filled(team: Team) -> None:
     assistant = SystemPrompt.objects.get(tenant=tenant)
     chat = a_chat(team.member, "one", "two", assistant=assistant, model="small")
     Tag.objects.create(conversation=chat, name="tax")
+    batch = Import.objects.create(tenant=tenant, user=team.member.user, source="chatgpt", finished_at=now)
+    Imported.objects.create(
+        conversation=chat, batch=batch, source="chatgpt", digest="DIGEST-OF-AN-IMPORT", told={"m": {"model": "theirs"}}
+    )
+    Share.objects.create(
+        tenant=tenant, conversation=chat, user=team.member.user, title="one", messages=[{"role": "user", "text": "one"}]
+    )
+    Feedback.objects.create(
+        tenant=tenant, user=team.member.user, message=chat.messages.last(), rating="down", reasons=["wrong"],
+        comment="It is twelve.", assistant=assistant, version=assistant.published, model="small",
+    )  # fmt: skip
     file = store(access=team.member, name="../Plan.TXT", content=io.BytesIO(b"nine o'clock"), purpose="user_data")
     attach(chat.messages.order_by("created_at")[0], [file])
     SystemPrompt.objects.create(

@@ -30,6 +30,7 @@ TABLE = {
     "data.manage": {OW},
     "settings.manage": {OW, A},
     "webhooks.manage": {OW, A},
+    "feedback.read": {OW, A},
 }
 
 
@@ -40,7 +41,7 @@ def test_roles_have_the_permissions_of_the_table() -> None:
 def test_no_key_gets_what_is_the_owners_alone() -> None:
     given = frozenset().union(*OF_SCOPE.values())
     assert not given & {Permission.TRANSFER_OWNERSHIP, Permission.MANAGE_DATA}
-    assert Permission.CHAT not in OF_SCOPE[KeyScope.ADMIN]
+    assert not OF_SCOPE[KeyScope.ADMIN] & {Permission.CHAT, Permission.READ_FEEDBACK}, "it reads no chats"
 
 
 def test_what_a_role_does_not_include_is_refused_with_words(team: Team) -> None:
