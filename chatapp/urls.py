@@ -55,6 +55,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("chatapp.tenants.urls")),
     path("", include("chatapp.chat.urls")),
+    path("", include("chatapp.shares.urls")),
 ]
 
 handler400 = "chatapp.hygiene.bad_request"

@@ -28,8 +28,9 @@ ICONS = (
     "arrow-down", "arrow-left", "arrow-up", "book-open", "chart-column", "check", "chevron-left", "chevron-right",
     "chevrons-up-down", "circle-alert", "copy", "database", "download", "ellipsis", "file-text", "gauge", "history",
     "key-round", "layers", "log-out", "mail", "monitor", "moon", "panel-left", "paperclip", "pencil", "plus",
-    "quote", "refresh-cw", "scroll-text", "search", "settings", "shield-check", "sliders-horizontal", "square-pen",
-    "sun", "trash-2", "user-round", "users", "webhook", "wifi-off", "wrap-text", "x",
+    "quote", "refresh-cw", "scroll-text", "search", "settings", "share-2", "shield-check", "sliders-horizontal",
+    "square-pen", "sun", "thumbs-down", "thumbs-up", "trash-2", "upload", "user-round", "users", "webhook",
+    "wifi-off", "wrap-text", "x",
 )  # fmt: skip
 
 SOURCE_MAP = re.compile(r"^//[#@] sourceMappingURL=\S*\s*$", re.MULTILINE)

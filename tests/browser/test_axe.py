@@ -7,9 +7,8 @@ somebody has thought about it.
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,11 @@ from django.test import Client
 from django.utils import timezone
 from playwright.sync_api import BrowserContext, Page
 
-from chatapp.accounts.models import User
-from chatapp.audit import break_glass
-from chatapp.prompts import services as prompts
-from chatapp.tenants.models import Membership, Role
-from chatapp.tenants.services import create_api_key, revoke_api_key
+from chatapp.tenants.models import Role
 from tests.accounts.conftest import activate_app, logged_in, person
-from tests.api.test_isolation import ALL_ADDRESSES
 from tests.browser.served import ORIGIN, Served
 from tests.chat.conftest import Team, server, strangers, team
-from tests.data.conftest import Sent, a_chat, data_folder, sent
+from tests.data.conftest import a_chat, data_folder, sent
 from tests.tenants.people import join, log_in
 from tests.tenants.test_every_address import ids
 from tests.usage.conftest import use

@@ -20,6 +20,7 @@ from django.apps import apps
 from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
 
 from chatapp.accounts.models import User
 from chatapp.api.product import api
@@ -29,8 +30,10 @@ from chatapp.chat.services import ask
 from chatapp.data.exports import request_export
 from chatapp.files.services import keep, store
 from chatapp.limits.models import LowerLimits
+from chatapp.moving.models import Import
 from chatapp.owned import TenantOwned
 from chatapp.prompts.models import SystemPrompt
+from chatapp.shares.models import Share
 from chatapp.tenants.access import Access, access_for_user
 from chatapp.tenants.addresses import parse
 from chatapp.tenants.invitations import invite
@@ -52,7 +55,7 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 # Actions that addresses name in words, one for each that is walked.
 ACTIONS = {"members": "suspend", "invitations": "withdraw", "batches": "output"}
 # What is a person's own is not found by colleagues either, whatever their role.
-PERSONAL = {"conversation_id", "file_id", "message_id", "response_id"}
+PERSONAL = {"conversation_id", "file_id", "import_id", "message_id", "response_id"}
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,14 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
             endpoint="/v1/completions",
             input_file=answers.pk,
             output_file=answers.pk,
+        ).pk,
+        "import_id": Import.objects.create(tenant=team.tenant, user=team.member.user, finished_at=timezone.now()).pk,
+        "share_id": Share.objects.create(
+            tenant=team.tenant,
+            conversation=generation.conversation,
+            user=team.member.user,
+            title=SECRET,
+            messages=[{"role": "user", "text": SECRET, "created_at": "2026-01-01T00:00:00+00:00"}],
         ).pk,
         "lower_id": LowerLimits.objects.create(tenant=team.tenant, output_tokens=100).pk,
     }

@@ -10,13 +10,16 @@ from chatapp.api.product import (
     batches,
     conversations,
     data,
+    feedback,
     files,
     invitations,
     keys,
     library,
     limits,
     members,
+    moving,
     prompts,
+    shares,
     sign_in,
     team,
     usage,
@@ -39,5 +42,8 @@ api.add_router("", sign_in.router)
 api.add_router("", limits.router)
 api.add_router("", webhooks.router)
 api.add_router("", batches.router)
+api.add_router("", moving.router)
+api.add_router("", shares.router)
+api.add_router("", feedback.router)
 
 __all__ = ["api"]
