@@ -9,6 +9,7 @@ import { install as installAnswering } from "#octavo/answering.js";
 import { install as installChoices } from "#octavo/choices.js";
 import { install as installConnection } from "#octavo/connection.js";
 import { install as installKeys } from "#octavo/keys.js";
+import { install as installMemory } from "#octavo/memory.js";
 import { install as installUpdates } from "#octavo/updates.js";
 import { Composer } from "#octavo/composer.js";
 import { Files, Preview, acceptFiles } from "#octavo/files.js";
@@ -329,7 +330,15 @@ for (const link of document.querySelectorAll("[data-new-chat]")) {
 }
 setInterval(() => log.tick(), 1000);
 
-for (const install of [installConnection, installUpdates, installChoices, installAnswering, installKeys]) install(workspace);
+const features = [
+  installConnection,
+  installUpdates,
+  installChoices,
+  installAnswering,
+  installMemory,
+  installKeys,
+];
+for (const install of features) install(workspace);
 show(current);
 session.attach(octavo);
 octavo.connect();

@@ -66,6 +66,7 @@ const TOPICS = {
   "conversation.updated": "conversations",
   "conversation.deleted": "conversations",
   "usage.updated": "usage",
+  "memory.updated": "memory",
 };
 
 const ENDINGS = {
@@ -386,20 +387,23 @@ export class Octavo {
     return response;
   }
 
-  /** Hear of a topic on every connection, until the returned function is called. `onFrame` gets what is told, and a
-      frame `subscribed` whenever something may have been missed before. */
-  subscribe(topic, onFrame) {
-    this.topics.set(topic, onFrame);
+  /** Hear of a topic on every connection, until the returned function is called, or something else is heard of it.
+      `onFrame` gets what is told, a frame `subscribed` whenever something may have been missed before, and the `error`
+      where it is refused. `about`: what else the frame says, as whose memory. */
+  subscribe(topic, onFrame, about = {}) {
+    const wanted = { onFrame, about, event_id: newId() };
+    this.topics.set(topic, wanted);
     this.#subscribe(topic);
     return () => {
-      if (this.topics.get(topic) !== onFrame) return;
+      if (this.topics.get(topic) !== wanted) return;
       this.topics.delete(topic);
       this.send({ type: "unsubscribe", topic, event_id: newId() });
     };
   }
 
   #subscribe(topic) {
-    this.send({ type: "subscribe", topic, event_id: newId() });
+    const { about, event_id } = this.topics.get(topic);
+    this.send({ type: "subscribe", topic, event_id, ...about });
   }
 
   /** Time has passed: resume answers that have gone quiet, and send questions again that nobody has heard. */
@@ -532,8 +536,11 @@ export class Octavo {
       this.expiring = true;
       this.#replace();
     }
-    const topic = frame.type === "subscribed" ? frame.topic : TOPICS[frame.type];
-    if (topic) return this.topics.get(topic)?.(frame);
+    const topic = frame.type.endsWith("subscribed") ? frame.topic : TOPICS[frame.type];
+    if (topic) return this.topics.get(topic)?.onFrame(frame);
+    const refused =
+      frame.type === "error" && [...this.topics.values()].find((wanted) => wanted.event_id === frame.event_id);
+    if (refused) return refused.onFrame(frame);
     const asked = this.pending.get(frame.event_id);
     if (asked && frame.type === "response.queued") return this.#accepted(asked, frame);
     if (asked && frame.type === "error") return this.#refused(asked, frame);

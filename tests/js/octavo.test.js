@@ -309,3 +309,26 @@ test("a topic is asked for on every connection, until nobody wants it any more",
   made[1].say({ type: "conversation.updated", conversation: { id: "c1" } });
   assert.equal(heard.length, 2);
 });
+
+test("whose memory is meant is said on every connection, and a refusal is told to who asked", () => {
+  const { octavo, made } = client({ patient: true });
+  octavo.connect();
+  made[0].open();
+  const heard = [];
+  const leave = octavo.subscribe("memory", (frame) => heard.push(frame.type), { conversation_id: "c1" });
+  const first = made[0].sent.at(-1);
+  assert.deepEqual([first.topic, first.conversation_id], ["memory", "c1"]);
+  octavo.subscribe("memory", (frame) => heard.push(`second ${frame.type}`), { conversation_id: "c2" });
+  leave(); // another one has taken its place already
+  assert.equal(made[0].sent.at(-1).conversation_id, "c2");
+  made[0].say(
+    { type: "error", event_id: first.event_id, code: "not_found", message: "No.", retryable: false },
+    { type: "memory.updated", conversation_id: "c2" },
+    { type: "error", event_id: made[0].sent.at(-1).event_id, code: "not_found", message: "No.", retryable: false },
+  );
+  assert.deepEqual(heard, ["second memory.updated", "second error"]);
+  made[0].onclose({ code: 1006 });
+  octavo.hurry();
+  made[1].open();
+  assert.equal(made[1].sent.find((frame) => frame.topic === "memory").conversation_id, "c2");
+});
