@@ -17,7 +17,8 @@ from django.views.decorators.http import require_safe
 
 from chatapp.accounts.selectors import has_operator
 from chatapp.chat import choices, present
-from chatapp.chat.attachments import LARGEST_FILE, MOST_FILES
+from chatapp.chat.attachments import LARGEST_FILE, MOST_FILES, context_of
+from chatapp.limits.selectors import limits_of
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import frame, tenant_page
 from chatapp.tenants.permissions import Permission
@@ -67,6 +68,7 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         "assistants": assistants if len(assistants) > 1 else [],
         "choices": choices.offered(access),
         "max_frame_bytes": MAX_FRAME_BYTES,
+        "context_tokens": context_of(limits_of(access), tenant.model),
         "files": {"most": MOST_FILES, "most_bytes": LARGEST_FILE},
     }
     context = {

@@ -1,16 +1,48 @@
-/* What every page of a team's administration does by script: the sidebar, dialogs, copying, times, and a form sent once.
+/* What every page of a team's administration does by script: the sidebar, the palette and the help, dialogs, copying,
+   times, tables that scroll, and a form sent once.
    Pages work without it, but for dialogs, which are shown in place then. */
 
 import { copy } from "#octavo/dom.js";
 import { exactTime, relativeTime } from "#octavo/format.js";
 import { gettext } from "#octavo/i18n.js";
 import { Sheet } from "#octavo/sheet.js";
+import { installShell } from "#octavo/shell.js";
 
-new Sheet({
+const sheet = new Sheet({
   sidebar: document.querySelector("#sidebar"),
   toggles: document.querySelectorAll("[data-toggle-sidebar]"),
   veil: document.querySelector("#veil"),
 });
+
+/* The palette finds the pages that the sidebar and the menus lead to. */
+installShell({
+  sheet,
+  sources: [
+    {
+      title: gettext("Pages"),
+      entries: () =>
+        [...document.querySelectorAll("#sidebar a, .menu a")].map((link) => ({
+          id: link.href,
+          label: link.textContent.trim(),
+          icon: link.querySelector("use")?.getAttribute("href").split("#")[1],
+          run: () => location.assign(link.href),
+        })),
+    },
+  ],
+});
+
+/* A table that is wider than its frame scrolls there, and has to be reached by the keyboard for that; others need not. */
+for (const frame of document.querySelectorAll(".table")) {
+  const name = frame.closest("section")?.querySelector("h2, h3") ?? document.querySelector("h1");
+  name.id ||= `of-table-${Math.random().toString(36).slice(2)}`;
+  new ResizeObserver(() => {
+    const scrolls = frame.scrollWidth > frame.clientWidth;
+    for (const [attribute, value] of [["tabindex", "0"], ["role", "group"], ["aria-labelledby", name.id]]) {
+      if (scrolls) frame.setAttribute(attribute, value);
+      else frame.removeAttribute(attribute);
+    }
+  }).observe(frame);
+}
 
 /** `<time datetime data-relative>`: relative, with the exact time in the reader's own zone on hover. */
 function tellTimes() {

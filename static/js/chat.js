@@ -8,6 +8,7 @@ import { h, icon, useSprite } from "#octavo/dom.js";
 import { install as installAnswering } from "#octavo/answering.js";
 import { install as installChoices } from "#octavo/choices.js";
 import { install as installConnection } from "#octavo/connection.js";
+import { install as installAnnounce } from "#octavo/announce.js";
 import { install as installKeys } from "#octavo/keys.js";
 import { install as installMemory } from "#octavo/memory.js";
 import { install as installUpdates } from "#octavo/updates.js";
@@ -70,6 +71,9 @@ const log = new Log({
 const composer = new Composer($("composer"), {
   tenant: page.tenant.slug,
   maxBytes: page.max_frame_bytes,
+  context: page.context_tokens,
+  used: () => files.used() + files.tokens,
+  onFile: (file) => files.add([file]),
   onSend: (text) => {
     refusal.hide();
     session.ask(current, text, undefined, files.take());
@@ -271,7 +275,6 @@ function reported(change) {
   composer.setAnswering(Boolean(session.live(current)));
   $("title").textContent = current.title || "New chat";
   document.title = `${current.title || "New chat"} · ${page.tenant.name}`;
-  if (change.kind === "message") announce(change.message);
 }
 
 /** Questions that an earlier page could not send: asked again, or given back to where they were written. */
@@ -281,21 +284,6 @@ async function askLeft() {
   for (const { request } of await session.askLeft(found)) composer.keepFor(request.conversation_id, request.input);
   if (!composer.input.value) composer.open(current?.id);
   if (current) redraw();
-}
-
-let spoken = null;
-/** Say to screen readers when an answer begins and ends, not every word of it. */
-function announce(message) {
-  const state = `${message.id} ${message.status}`;
-  if (state === spoken) return;
-  spoken = state;
-  const words = {
-    completed: "The answer is complete.",
-    incomplete: "The answer was cut.",
-    cancelled: "The answer was stopped.",
-    failed: "The answer failed.",
-  };
-  if (words[message.status]) $("live").textContent = words[message.status];
 }
 
 /** It was not accepted: a question goes back to where it was written, with the reason. */
@@ -335,6 +323,7 @@ const features = [
   installUpdates,
   installChoices,
   installAnswering,
+  installAnnounce,
   installMemory,
   installKeys,
 ];

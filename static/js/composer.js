@@ -1,70 +1,85 @@
-/* Where the reader writes: grows with the text, keeps a draft per conversation, sends, stops. */
+/* Where the reader writes: grows with the text, keeps a draft per conversation and in step with other tabs, says how much
+   room is left and why something cannot be sent, sends, stops. */
 
-import { byteLength, count } from "#octavo/format.js";
+import { h, icon } from "#octavo/dom.js";
+import { byteLength, bytes, count } from "#octavo/format.js";
+import { fill, gettext } from "#octavo/i18n.js";
 
 // What the frame around a text needs at most.
 const FRAME_BYTES = 1024;
 const NEAR = 0.8;
+// Tokens by how long a text is, as models with vocabularies of this size have them: rough, and said as "about".
+const BYTES_OF_TOKEN = { ascii: 4, other: 2 };
 
 export class Composer {
-  /** `form` holds textarea, .send, .stop, .limit; `onSend(text)`, `onStop()`; `maxBytes`: of a frame; `hindrance()`: why
-      nothing can be sent now, in words, or "". */
-  constructor(form, { tenant, maxBytes, onSend, onStop, hindrance = () => "" }) {
+  /** `form` holds textarea, .send and .stop, beside it .limit and .saying; `onSend(text)`, `onStop()`; `maxBytes`: of a
+      frame; `context`: tokens that a prompt may have, null where nobody knows; `used()`: those that are taken already;
+      `hindrance()`: why nothing can be sent now, in words, or ""; `onFile(file)`: take it along. */
+  constructor(form, { tenant, maxBytes, context = null, used = () => 0, onSend, onStop, onFile, hindrance = () => "" }) {
     this.form = form;
     this.input = form.querySelector("textarea");
     this.sendButton = form.querySelector(".send:not(.stop)");
     this.stopButton = form.querySelector(".stop");
     this.limit = form.parentElement.querySelector(".limit");
+    this.saying = form.parentElement.querySelector(".saying");
     Object.assign(this, {
       tenant,
+      context,
+      used,
       onSend,
       onStop,
+      onFile,
       hindrance,
       maxBytes: maxBytes - FRAME_BYTES,
       answering: false,
       key: "new",
     });
+    // On a screen keyboard there is one Enter, and people want lines; the button sends.
+    this.touch = matchMedia("(hover: none) and (pointer: coarse)");
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#send();
+      this.send();
     });
     this.stopButton.addEventListener("click", () => this.onStop());
     this.input.addEventListener("input", () => {
+      this.say("");
       this.#keep();
       this.#grow();
     });
-    this.input.addEventListener("keydown", (event) => {
-      // An input method's Enter chooses a candidate and sends nothing.
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      this.#send();
-    });
+    this.input.addEventListener("paste", (event) => this.#pasted(event));
+    addEventListener("storage", (event) => this.#elsewhere(event));
     // What was written before this script had come.
     this.early = this.input.value;
+    this.input.enterKeyHint = this.enterBreaks ? "enter" : "send";
     this.form.dataset.ready = "";
   }
 
-  get #draft() {
-    return `octavo:draft:${this.tenant}:${this.key}`;
+  get enterBreaks() {
+    return this.touch.matches;
+  }
+
+  #name(key = this.key) {
+    return `octavo:draft:${this.tenant}:${key ?? "new"}`;
   }
 
   /** Show the draft of a conversation (null: of the new one). */
   open(conversationId) {
     this.key = conversationId ?? "new";
-    this.put((this.#storage((store) => store.getItem(this.#draft)) ?? "") + this.early);
+    this.say("");
+    this.put((this.#storage((store) => store.getItem(this.#name())) ?? "") + this.early);
     this.early = "";
   }
 
   /** The conversation that was new now has an id: what is being written goes with it. */
   rename(conversationId) {
-    this.#storage((store) => store.removeItem(this.#draft));
+    this.#storage((store) => store.removeItem(this.#name()));
     this.key = conversationId;
     this.#keep();
   }
 
   /** Keep a text as the draft of a conversation that is not shown, unless it has one. */
   keepFor(conversationId, text) {
-    const name = `octavo:draft:${this.tenant}:${conversationId ?? "new"}`;
+    const name = this.#name(conversationId);
     this.#storage((store) => store.getItem(name) || store.setItem(name, text));
   }
 
@@ -75,6 +90,7 @@ export class Composer {
   }
 
   setAnswering(answering) {
+    if (this.answering && !answering) this.say("");
     this.answering = answering;
     const stopHadFocus = document.activeElement === this.stopButton;
     this.stopButton.hidden = !answering;
@@ -85,6 +101,7 @@ export class Composer {
 
   /** What else goes with a question has changed. */
   refresh() {
+    if (this.hindered && !this.hindrance()) this.say("");
     this.#grow();
   }
 
@@ -92,22 +109,98 @@ export class Composer {
     this.input.focus({ preventScroll: true });
   }
 
-  #send() {
+  /** Send what is written, or say in place why not. */
+  send() {
     const text = this.input.value;
-    if (this.answering || !text.trim() || this.#over() || this.hindrance()) return;
-    this.put("");
-    this.onSend(text);
+    const hindrance = this.hindrance();
+    if (!text.trim()) {
+      if (hindrance) this.#hinder(hindrance);
+      return;
+    }
+    if (this.answering) {
+      this.#hinder(gettext("The last answer is still being written. Wait for it or stop it; your text stays here."));
+    } else if (hindrance) this.#hinder(hindrance);
+    else if (this.#size(text) > this.maxBytes) this.#tooLong(text, gettext("This text"));
+    else {
+      this.say("");
+      this.put("");
+      this.onSend(text);
+    }
   }
 
-  #over() {
-    return byteLength(JSON.stringify(this.input.value)) > this.maxBytes;
+  /** A line above the box; `action`: {label, run}. Nothing: it goes. */
+  say(words, action = null) {
+    this.hindered = false;
+    this.saying.hidden = !words;
+    const button = action
+      ? h("button", { type: "button", class: "button small", text: action.label, onclick: action.run })
+      : "";
+    if (words) this.saying.replaceChildren(icon("circle-alert"), h("span", { class: "notice-text", text: words }), button);
+    else this.saying.replaceChildren();
   }
+
+  #hinder(words) {
+    this.say(words);
+    this.hindered = true;
+  }
+
+  // --- too much ----------------------------------------------------------------------------------------------------
+
+  #size(text) {
+    // Nothing becomes more than six times as long, so most texts need no counting.
+    return text.length * 6 < this.maxBytes * NEAR ? 0 : byteLength(JSON.stringify(text));
+  }
+
+  /** A text that no message can hold is not put into the box, and not lost: it may go along as a file. */
+  #pasted(event) {
+    const text = event.clipboardData?.getData("text/plain") ?? "";
+    const { value, selectionStart, selectionEnd } = this.input;
+    const whole = value.slice(0, selectionStart) + text + value.slice(selectionEnd);
+    if (!text || this.#size(whole) <= this.maxBytes) return;
+    event.preventDefault();
+    this.#tooLong(text, gettext("What you pasted"), this.onFile !== undefined);
+  }
+
+  #tooLong(text, what, pasted = false) {
+    const words = fill(gettext("%(what)s has %(size)s, and a message may have %(most)s."), {
+      what,
+      size: bytes(byteLength(text)),
+      most: bytes(this.maxBytes),
+    });
+    const attach = {
+      label: gettext("Attach it as a file instead"),
+      run: () => {
+        this.say("");
+        if (!pasted) this.put("");
+        this.onFile(new File([text], gettext("Pasted text") + ".txt", { type: "text/plain" }));
+        this.focus();
+      },
+    };
+    this.say(words, this.onFile ? attach : null);
+  }
+
+  /** About how many tokens a text takes. */
+  #tokens(text) {
+    const ascii = text.replace(/[^\x00-\x7f]+/g, "").length;
+    const other = ascii === text.length ? 0 : byteLength(text) - ascii;
+    return Math.ceil(ascii / BYTES_OF_TOKEN.ascii + other / BYTES_OF_TOKEN.other);
+  }
+
+  // --- drafts ------------------------------------------------------------------------------------------------------
 
   #keep() {
     this.#storage((store) => {
-      if (this.input.value) store.setItem(this.#draft, this.input.value);
-      else store.removeItem(this.#draft);
+      if (this.input.value) store.setItem(this.#name(), this.input.value);
+      else store.removeItem(this.#name());
     });
+  }
+
+  /** Another tab has changed this draft: follow it, unless something else is being written here. */
+  #elsewhere(event) {
+    if (event.key !== this.#name()) return;
+    if (this.input.value !== (event.oldValue ?? "")) return;
+    this.input.value = event.newValue ?? "";
+    this.#grow();
   }
 
   #storage(work) {
@@ -118,20 +211,41 @@ export class Composer {
     }
   }
 
+  // --- showing -----------------------------------------------------------------------------------------------------
+
   #grow() {
+    const { input } = this;
     if (!CSS.supports("field-sizing", "content")) {
-      this.input.style.height = "auto";
-      this.input.style.height = `${this.input.scrollHeight}px`;
+      input.style.height = "auto";
+      input.style.height = `${input.scrollHeight}px`;
     }
-    const bytes =
-      this.input.value.length * 4 < this.maxBytes * NEAR ? 0 : byteLength(JSON.stringify(this.input.value));
-    const over = bytes > this.maxBytes;
-    this.limit.hidden = bytes < this.maxBytes * NEAR;
+    const size = this.#size(input.value);
+    const over = size > this.maxBytes;
+    const words = this.#room(input.value, size);
+    this.limit.hidden = !words;
     this.limit.classList.toggle("over", over);
-    const size = `${count(Math.ceil(bytes / 1024))} of ${count(Math.floor(this.maxBytes / 1024))} KB`;
-    this.limit.textContent = over ? `${size}: too long to send, shorten it` : size;
+    if (this.limit.textContent !== words) this.limit.textContent = words;
     const hindrance = this.hindrance();
-    this.sendButton.disabled = !this.input.value.trim() || over || Boolean(hindrance);
+    this.sendButton.disabled = !input.value.trim() || over || Boolean(hindrance);
     this.sendButton.title = hindrance;
+  }
+
+  /** How near the text is to a limit, in words; "" where there is room. */
+  #room(text, size) {
+    if (size >= this.maxBytes * NEAR) {
+      const values = { size: bytes(size), most: bytes(this.maxBytes) };
+      return size > this.maxBytes
+        ? fill(gettext("%(size)s of %(most)s: too long to send, shorten it"), values)
+        : fill(gettext("%(size)s of the %(most)s that a message may have"), values);
+    }
+    // Counting is not worth it while even one token a byte would fit.
+    if (!this.context || text.length < 200) return "";
+    const taken = this.used();
+    const tokens = this.#tokens(text);
+    if (taken + tokens < this.context * NEAR) return "";
+    const values = { tokens: count(tokens), room: count(Math.max(0, this.context - taken)) };
+    return taken + tokens > this.context
+      ? fill(gettext("About %(tokens)s tokens, and there is room for %(room)s: it may be refused"), values)
+      : fill(gettext("About %(tokens)s of the %(room)s tokens that there is room for"), values);
   }
 }

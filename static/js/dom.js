@@ -23,11 +23,15 @@ export function useSprite(url) {
   sprite = url;
 }
 
+/** Where the page's own icons come from. */
+const spriteOfPage = () => document.querySelector("svg.icon use")?.getAttribute("href").split("#")[0] ?? "";
+
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("class", "icon");
   svg.setAttribute("aria-hidden", "true");
   const use = document.createElementNS(SVG, "use");
+  sprite ||= spriteOfPage();
   use.setAttribute("href", `${sprite}#${name}`);
   svg.append(use);
   return svg;

@@ -21,6 +21,7 @@ export class Files {
     this.key = "new";
     this.drafts = new Map(); // conversation -> its files
     this.refused = "";
+    addEventListener("storage", (event) => this.#elsewhere(event));
   }
 
   get items() {
@@ -33,6 +34,11 @@ export class Files {
     if (this.items.some((item) => UNDERWAY.has(item.state))) return gettext("Wait until the files have been read.");
     if (this.items.some((item) => item.state === "failed")) return gettext("Take off the file that cannot be read.");
     return this.#over() > 0 ? gettext("Take off a file: they do not fit.") : "";
+  }
+
+  /** What the files take of a prompt, as far as is known. */
+  get tokens() {
+    return this.#sum();
   }
 
   // --- which conversation ------------------------------------------------------------------------------------------
@@ -227,10 +233,25 @@ export class Files {
 
   #kept(key = this.key) {
     try {
-      return JSON.parse(localStorage.getItem(this.#name(key)) ?? "[]");
+      return parsed(localStorage.getItem(this.#name(key)));
     } catch {
-      return [];
+      return []; // switched off
     }
+  }
+
+  /** Another tab has attached, sent or taken off files of a conversation that is known here: so they are, or go, here too. */
+  #elsewhere(event) {
+    const key = [...this.drafts.keys()].find((known) => this.#name(known) === event.key);
+    if (key === undefined) return;
+    const [before, after] = [parsed(event.oldValue), parsed(event.newValue)];
+    const has = (files, id) => files.some((file) => file.id === id);
+    const items = this.drafts.get(key);
+    const stay = items.filter((item) => !item.id || !has(before, item.id) || has(after, item.id));
+    for (const item of items) if (!stay.includes(item)) item.gone = true;
+    const come = after.filter((file) => !has(items, file.id)).map((file) => ({ ...file, state: "queued" }));
+    this.drafts.set(key, [...stay, ...come]);
+    for (const item of come) this.#watch(item);
+    if (key === this.key) this.#changed();
   }
 
   // --- showing -----------------------------------------------------------------------------------------------------
@@ -321,6 +342,14 @@ export class Files {
         icon("x"),
       ),
     );
+  }
+}
+
+function parsed(kept) {
+  try {
+    return JSON.parse(kept ?? "[]");
+  } catch {
+    return [];
   }
 }
 

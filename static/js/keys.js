@@ -1,33 +1,145 @@
-/* What the keyboard does in the workspace, as commands. A feature of chat.js. */
+/* What can be done in the workspace by keyboard and palette, as commands. A feature of chat.js. */
 
-import { commands, pressed } from "#octavo/commands.js";
+import { commands } from "#octavo/commands.js";
+import { copy } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
+import { installShell } from "#octavo/shell.js";
+import { toast } from "#octavo/toast.js";
+
+/** The last block of code in a text of markdown, or null. */
+export function lastCode(markdown) {
+  const blocks = [...markdown.matchAll(/^ {0,3}(`{3,}|~{3,})[^\n]*\n([\s\S]*?)(?:^ {0,3}\1[`~]*[ \t]*$|$(?![\s\S]))/gm)];
+  return blocks.at(-1)?.[2].replace(/\n$/, "") ?? null;
+}
 
 export function install(workspace) {
-  const { session, sidebar, composer, visit } = workspace;
+  const { session, sidebar, composer, log, visit } = workspace;
+  const answers = () => [...log.views.keys()].filter((message) => message.role === "assistant" && message.text);
+  const lastAnswer = () => answers().at(-1)?.text;
+  const code = () => answers().map((message) => lastCode(message.text)).findLast((found) => found !== null);
+  const action = (name) => [...log.log.querySelectorAll(`.message.assistant [data-action="${name}"]`)].at(-1);
+
+  installShell({ sheet: sidebar, sources: [conversationsOf(workspace)] });
+
   commands.add({
     id: "new-chat",
     title: gettext("New chat"),
     icon: "square-pen",
-    keys: "Mod+Shift+O",
+    group: "conversations",
     run: () => {
       visit(null);
       composer.focus();
     },
   });
+  for (const [id, title, step] of [
+    ["next-chat", gettext("Next conversation"), 1],
+    ["previous-chat", gettext("Previous conversation"), -1],
+  ])
+    commands.add({
+      id,
+      title,
+      icon: step > 0 ? "arrow-down" : "arrow-up",
+      group: "conversations",
+      repeats: true,
+      when: () => Boolean(beside(workspace, step)),
+      run: () => visit(beside(workspace, step).id),
+    });
+  // Where nothing else searches, the palette does.
+  commands.add({
+    id: "search",
+    title: gettext("Search conversations"),
+    icon: "search",
+    run: () => commands.run("palette"),
+  });
+  commands.add({
+    id: "write",
+    title: gettext("Write a message"),
+    icon: "square-pen",
+    group: "chat",
+    run: () => {
+      if (sidebar.isSheet) sidebar.show(false);
+      composer.focus();
+    },
+  });
+  commands.add({
+    id: "send",
+    title: gettext("Send the message"),
+    group: "chat",
+    when: () => !composer.enterBreaks,
+    run: () => composer.send(),
+  });
+  commands.add({ id: "break-line", title: gettext("Break the line"), group: "chat", when: () => !composer.enterBreaks });
   commands.add({
     id: "stop",
     title: gettext("Stop the answer"),
     icon: "x",
-    keys: "Escape",
+    group: "chat",
     when: () => Boolean(workspace.current && session.live(workspace.current)),
     run: () => session.stop(workspace.current),
   });
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && document.querySelector(".menu:popover-open, dialog[open]")) return;
-    if (event.key === "Escape" && sidebar.isSheet && sidebar.isOpen) {
-      event.preventDefault();
-      sidebar.show(false);
-    } else pressed(event);
+  commands.add({
+    id: "regenerate",
+    title: gettext("Answer again"),
+    icon: "history",
+    when: () => Boolean(action("regenerate")) && !session.live(workspace.current),
+    run: () => action("regenerate").click(),
   });
+  commands.add({
+    id: "copy-answer",
+    title: gettext("Copy the last answer"),
+    icon: "copy",
+    group: "chat",
+    when: () => Boolean(lastAnswer()),
+    run: () => copied(lastAnswer(), gettext("The last answer is copied.")),
+  });
+  commands.add({
+    id: "copy-code",
+    title: gettext("Copy the last block of code"),
+    icon: "copy",
+    group: "chat",
+    when: () => code() != null,
+    run: () => copied(code(), gettext("The last block of code is copied.")),
+  });
+}
+
+async function copied(text, words) {
+  try {
+    await copy(text);
+    toast(words);
+  } catch {
+    toast(gettext("The browser does not let this page copy. Select the text, and copy it yourself."), { kind: "bad" });
+  }
+}
+
+/** The conversation before or behind the open one, as the list has them; from a new one on, the first. */
+function beside({ session, current }, step) {
+  const place = session.list.findIndex((item) => item.id === current?.id);
+  if (place < 0) return step > 0 ? session.list[0] : undefined;
+  return session.list[place + step];
+}
+
+/** The palette's source of conversations: what the list has, and what the server finds beyond it. */
+function conversationsOf(workspace) {
+  const { session, sidebar, visit } = workspace;
+  const entry = (item) => ({
+    id: item.id,
+    label: item.title || gettext("Untitled"),
+    icon: "message-square",
+    run: () => {
+      if (sidebar.isSheet) sidebar.show(false);
+      visit(item.id);
+    },
+  });
+  return {
+    title: gettext("Conversations"),
+    entries: () => session.list.filter((item) => item.id !== workspace.current?.id).map(entry),
+    async search(query, signal) {
+      const reply = await fetch(`${session.api}/conversations?q=${encodeURIComponent(query)}`, {
+        headers: { Accept: "application/json" },
+        signal,
+      });
+      if (!reply.ok) throw new Error(`the search was answered by ${reply.status}`);
+      return (await reply.json()).items.map(entry);
+    },
+  };
 }

@@ -18,9 +18,10 @@ export function openMenu(anchor, entries) {
           icon(entry.icon),
           h("span", { class: "name", text: entry.label }),
         )
-      : h("hr"),
+      : h("hr", { role: "separator" }),
   );
-  const menu = h("div", { class: "menu", role: "menu", popover: "auto" }, ...items);
+  const name = anchor.getAttribute("aria-label") ?? anchor.textContent.trim();
+  const menu = h("div", { class: "menu", role: "menu", "aria-label": name, popover: "auto" }, ...items);
   menu.addEventListener("keydown", (event) => moved(event, menu));
   menu.addEventListener("toggle", (event) => {
     if (event.newState !== "closed") return;
@@ -29,8 +30,10 @@ export function openMenu(anchor, entries) {
     menu.remove();
     if (open?.menu === menu) open = null;
   });
-  document.body.append(menu);
+  // Within the part of the page that it belongs to; behind a dialog it could not be used.
+  (anchor.closest("dialog, main, aside, nav") ?? document.body).append(menu);
   open = { anchor, menu };
+  anchor.setAttribute("aria-haspopup", "menu");
   anchor.setAttribute("aria-expanded", "true");
   menu.showPopover();
   put(menu, anchor);
@@ -65,7 +68,15 @@ function moved(event, menu) {
     End: items.at(-1),
   }[event.key];
   if (event.key === "Tab") closeMenu();
-  if (!next) return;
+  const to = next ?? named(event, items, at);
+  if (!to) return;
   event.preventDefault();
-  next.focus();
+  to.focus();
+}
+
+/** A letter leads to the next entry that begins with it. */
+function named(event, items, at) {
+  if (event.key.length !== 1 || event.key === " " || event.ctrlKey || event.metaKey || event.altKey) return null;
+  const from = [...items.slice(at + 1), ...items.slice(0, at + 1)];
+  return from.find((item) => item.textContent.trim().toLowerCase().startsWith(event.key.toLowerCase()));
 }
