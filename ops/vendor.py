@@ -28,8 +28,8 @@ ICONS = (
     "arrow-down", "arrow-left", "arrow-right", "arrow-up", "book-open", "chart-column", "check", "chevron-left",
     "chevron-right", "chevrons-up-down", "circle-alert", "copy", "database", "download", "ellipsis", "file-text",
     "gauge", "history", "key-round", "keyboard", "layers", "log-out", "mail", "memory-stick", "message-square",
-    "monitor", "moon", "panel-left", "paperclip", "pencil", "plus", "quote", "refresh-cw", "scroll-text", "search",
-    "settings", "share-2", "shield-check", "sliders-horizontal", "square-pen", "sun", "thumbs-down", "thumbs-up",
+    "monitor", "moon", "panel-left", "paperclip", "pencil", "plus", "refresh-cw", "scroll-text", "search", "settings",
+    "share-2", "shield-check", "sliders-horizontal", "square-pen", "sun", "text-quote", "thumbs-down", "thumbs-up",
     "trash-2", "upload", "user-round", "users", "webhook", "wifi-off", "wrap-text", "x",
 )  # fmt: skip
 

@@ -110,7 +110,7 @@ export function install(workspace) {
   commands.add({
     id: "quote-last",
     title: gettext("Quote the last answer"),
-    icon: "quote",
+    icon: "text-quote",
     when: () => Boolean(lastOf("assistant")?.text),
     run: () => acts.quote(lastOf("assistant"), ""),
   });

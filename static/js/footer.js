@@ -12,7 +12,7 @@ export class Footer {
     this.figures = h("span", { class: "figures" });
     this.time = h("time");
     this.copy = copyButton(() => this.message.text, { class: "action", "data-action": "copy", title: gettext("Copy") });
-    this.quote = iconAction("quote", gettext("Quote"), "quote", () => acts.quote(this.message, this.#selected()));
+    this.quote = iconAction("quote", gettext("Quote"), "text-quote", () => acts.quote(this.message, this.#selected()));
     // A press on it must not take away what is selected.
     this.quote.addEventListener("mousedown", (event) => event.preventDefault());
     this.own =

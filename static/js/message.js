@@ -147,6 +147,8 @@ export class MessageView {
   #cut() {
     const tokens = this.message.last.usage?.completion_tokens;
     if (!tokens) return gettext("The answer was cut at its limit.");
+    if (this.message.parts.length > 1)
+      return fill(gettext("The answer was cut once more, after another %(n)s tokens."), { n: count(tokens) });
     const words =
       tokens === this.limit
         ? gettext("The answer was cut at %(n)s tokens, your team's limit.")
