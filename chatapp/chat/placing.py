@@ -16,8 +16,7 @@ from typing import Any
 from chatapp.chat import attachments, selectors
 from chatapp.chat.choices import kept
 from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message, MessageRole, MessageStatus
-from chatapp.chat.requests import HALF
-from chatapp.chat.text import title
+from chatapp.chat.text import HALF, title
 from chatapp.errors import BadInput, Conflict, NotFound
 from chatapp.files.models import StoredFile
 from chatapp.ids import parse_id

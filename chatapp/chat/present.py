@@ -6,10 +6,12 @@ that still runs is nothing (-1): the reader resumes it over the socket.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from chatapp.chat import selectors
 from chatapp.chat.models import Conversation, Generation, Message, MessageRole
+from chatapp.chat.text import joined
 from chatapp.files import present
 from chatapp.prompts import selectors as prompts
 from chatapp.tenants.access import Access
@@ -44,6 +46,23 @@ def conversation(access: Access, conversation_id: object) -> dict[str, Any]:
         "assistant": answerer(found),
         "messages": items,
     }
+
+
+def as_read(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of a conversation's messages the branch of the newest, an answer and what goes on with it as one."""
+    by_id = {message["id"]: message for message in messages}
+    path = []
+    message = messages[-1] if messages else None
+    while message is not None:
+        path.append(message)
+        message = by_id.get(message["parent_id"])
+    read: list[dict[str, Any]] = []
+    for message in reversed(path):
+        if read and read[-1]["role"] == message["role"] == MessageRole.ASSISTANT:
+            read[-1] = {**read[-1], "text": joined(read[-1]["text"], message["text"])}
+        else:
+            read.append(message)
+    return read
 
 
 def assistants(access: Access) -> list[dict[str, Any]]:

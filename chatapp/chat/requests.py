@@ -15,6 +15,7 @@ from typing import Any
 from chatapp.chat.instructions import Instructions
 from chatapp.chat.models import Generation, Message, MessageRole, MessageStatus
 from chatapp.chat.params import sampling_params
+from chatapp.chat.text import HALF, joined
 from chatapp.chat.tools import Toolbox
 from chatapp.errors import BadInput, NotFound
 from chatapp.files.prompt import with_question
@@ -24,8 +25,6 @@ from chatapp.tenants.access import Access
 from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
 
 NO_TOOLS = Toolbox()
-# Half a character, where a text was cut inside one.
-HALF = "\ufffd"
 
 
 def model_of(access: Access, wanted: str | None) -> str:
@@ -78,7 +77,7 @@ def history_of(last: Message) -> list[ChatMessage]:
         role: Any = message.role
         text = with_question(blocks.get(message.pk, []), message.text)
         if role == MessageRole.ASSISTANT and history and history[-1].role == role:
-            text = history.pop().content.rstrip(HALF) + text
+            text = joined(history.pop().content, text)
         history.append(ChatMessage(role, text))
     if last.role == MessageRole.ASSISTANT:
         history[-1] = ChatMessage("assistant", history[-1].content.rstrip(HALF))

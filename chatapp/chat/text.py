@@ -13,6 +13,8 @@ from chatapp.errors import BadInput
 TITLE_LENGTH = 60
 UNSEEN = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 JOINER = "\u200d"
+# What is shown for half a character, where a text was cut inside one.
+HALF = "\ufffd"
 # They would turn the direction of whatever stands beside the title.
 DIRECTIONS = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 # Markdown, as far as it would look odd in a list of titles.
@@ -48,6 +50,11 @@ def measured(text: object, *, param: str) -> str:
 def settled(text: str) -> str:
     """Without U+0000 and lone surrogates."""
     return text.replace("\0", "").encode("utf-8", "ignore").decode()
+
+
+def joined(answer: str, rest: str) -> str:
+    """An answer and what goes on with it; half a character at the cut is left to the rest."""
+    return answer.rstrip(HALF) + rest if rest else answer
 
 
 def plain(text: object, *, param: str, longest: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,7 +27,7 @@ from chatapp.chat.models import (
     Tag,
     TitledBy,
 )
-from chatapp.chat.text import DIRECTIONS, settled, title
+from chatapp.chat.text import DIRECTIONS, joined, settled, title
 from chatapp.errors import NotFound
 from chatapp.ids import new_id, parse_id
 from chatapp.prompts.models import SystemPrompt
@@ -65,7 +66,8 @@ class Tree:
 
 
 def branch(messages: Sequence[Message], leaf_id: object = None) -> list[Message]:
-    """From the root to the message named, else to the newest. Raises NotFound for one of no such conversation."""
+    """From the root to the message named, else to the newest, as it is read: an answer and what goes on with it are one
+    message. Raises NotFound for one of no such conversation."""
     by_id = {message.pk: message for message in messages}
     if leaf_id is None:
         at = messages[-1] if messages else None
@@ -77,7 +79,15 @@ def branch(messages: Sequence[Message], leaf_id: object = None) -> list[Message]
     while at is not None:
         path.append(at)
         at = by_id.get(at.parent_id) if at.parent_id else None
-    return path[::-1]
+    read: list[Message] = []
+    for message in reversed(path):
+        if read and read[-1].role == message.role == MessageRole.ASSISTANT:
+            whole = copy(read.pop())  # nothing of a row is overwritten
+            whole.text, whole.status = joined(whole.text, message.text), message.status
+            read.append(whole)
+        else:
+            read.append(message)
+    return read
 
 
 def clean_title(text: str, said: Sequence[Said] = ()) -> str:

@@ -76,6 +76,7 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         "assistant": tenant.name,
         "model": tenant.model,
         "conversation": opened,
+        "read": present.as_read(opened["messages"]) if opened else [],
         "assistants": assistants,
         "groups": groups_by_day(conversations["items"], timezone.localdate()),
         "page": page,

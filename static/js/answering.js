@@ -94,34 +94,38 @@ export function install(workspace) {
     run: () => edit(lastOf("user")),
   });
   commands.add({
-    id: "answer-again",
+    id: "regenerate",
     title: gettext("Answer again"),
     icon: "refresh-cw",
+    group: "chat",
     when: () => isFree() && Boolean(lastOf("assistant")),
     run: () => acts.again(lastOf("assistant")),
   });
   commands.add({
-    id: "go-on",
+    id: "continue",
     title: gettext("Continue the answer"),
     icon: "arrow-down",
+    group: "chat",
     when: () => Boolean(goesOn()),
     run: () => acts.goOn(goesOn()),
   });
   commands.add({
     id: "quote-last",
+    group: "chat",
     title: gettext("Quote the last answer"),
     icon: "text-quote",
     when: () => Boolean(lastOf("assistant")?.text),
     run: () => acts.quote(lastOf("assistant"), ""),
   });
-  for (const [id, by, title, keys] of [
-    ["previous-version", -1, gettext("Previous version of the message"), "Alt+Shift+ArrowLeft"],
-    ["next-version", 1, gettext("Next version of the message"), "Alt+Shift+ArrowRight"],
+  for (const [id, by, title] of [
+    ["previous-version", -1, gettext("Previous version of the message")],
+    ["next-version", 1, gettext("Next version of the message")],
   ])
     commands.add({
       id,
       title,
-      keys,
+      group: "chat",
+      repeats: true,
       icon: by < 0 ? "chevron-left" : "chevron-right",
       when: () => canStep(by),
       run: () => acts.step(branched(), by),

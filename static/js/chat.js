@@ -290,7 +290,7 @@ async function askLeft() {
 function refused({ conversation, text, files: taken, edited, again, error }) {
   if (!edited) files.putBack(conversation.id, taken ?? []);
   if (conversation !== current) {
-    if (text !== null && !edited) composer.keepFor(conversation.id, text);
+    if (text !== null) composer.keepFor(conversation.id, text);
     return;
   }
   redraw();

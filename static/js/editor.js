@@ -4,9 +4,9 @@ import { h } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
 
 export class Editor {
-  /** `onSend(text)`, `onCancel()`. */
-  constructor(text, { onSend, onCancel }) {
-    Object.assign(this, { onSend, onCancel });
+  /** `onSend(text)`, `onCancel()`, `onWrite(text)` with each change. */
+  constructor(text, { onSend, onCancel, onWrite }) {
+    Object.assign(this, { onSend, onCancel, onWrite });
     this.input = h("textarea", { "aria-label": gettext("Edit your message"), rows: "1", dir: "auto" });
     this.input.value = text;
     this.send = h("button", { type: "submit", class: "button primary small" }, gettext("Send"));
@@ -22,8 +22,11 @@ export class Editor {
       event.preventDefault();
       this.#submit();
     });
-    this.input.addEventListener("input", () => this.#changed());
-    this.input.addEventListener("keydown", (event) => this.#key(event));
+    this.input.addEventListener("input", () => {
+      this.onWrite(this.input.value);
+      this.#changed();
+    });
+    this.element.addEventListener("keydown", (event) => this.#key(event));
     this.#changed();
   }
 
@@ -39,7 +42,7 @@ export class Editor {
       event.preventDefault();
       event.stopPropagation(); // which would stop an answer
       this.onCancel();
-    } else if (event.key === "Enter" && !event.shiftKey) {
+    } else if (event.key === "Enter" && !event.shiftKey && event.target === this.input) {
       event.preventDefault();
       event.stopPropagation();
       this.#submit();

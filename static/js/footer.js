@@ -18,7 +18,7 @@ export class Footer {
     this.own =
       message.role === "user"
         ? iconAction("edit", gettext("Edit"), "pencil", edit)
-        : iconAction("again", gettext("Answer again"), "refresh-cw", () => acts.again(this.message));
+        : iconAction("regenerate", gettext("Answer again"), "refresh-cw", () => acts.again(this.message));
     this.branch = new Branch((by, button) => acts.step(this.message, by, button));
     this.actions = h("span", { class: "actions" });
     this.element = h(

@@ -17,7 +17,6 @@ export function install(workspace) {
   const answers = () => [...log.views.keys()].filter((message) => message.role === "assistant" && message.text);
   const lastAnswer = () => answers().at(-1)?.text;
   const code = () => answers().map((message) => lastCode(message.text)).findLast((found) => found !== null);
-  const action = (name) => [...log.log.querySelectorAll(`.message.assistant [data-action="${name}"]`)].at(-1);
 
   installShell({ sheet: sidebar, sources: [conversationsOf(workspace)] });
 
@@ -76,13 +75,6 @@ export function install(workspace) {
     group: "chat",
     when: () => Boolean(workspace.current && session.live(workspace.current)),
     run: () => session.stop(workspace.current),
-  });
-  commands.add({
-    id: "regenerate",
-    title: gettext("Answer again"),
-    icon: "history",
-    when: () => Boolean(action("regenerate")) && !session.live(workspace.current),
-    run: () => action("regenerate").click(),
   });
   commands.add({
     id: "copy-answer",

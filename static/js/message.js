@@ -38,6 +38,7 @@ export class MessageView {
       this.footer.element,
     );
     this.update();
+    if (message.editing !== undefined) this.#openEditor(message.editing);
   }
 
   update() {
@@ -77,10 +78,18 @@ export class MessageView {
 
   // --- editing -----------------------------------------------------------------------------------------------------
 
-  /** Put the message in other words; `text`: what was written already. */
+  /** Put the message in other words; `text`: what was written already. It is kept with the message until it is sent or given
+      up, should the view go meanwhile. */
   edit(text = this.message.text) {
+    this.#openEditor(text);
+    this.editor.focus();
+  }
+
+  #openEditor(text) {
     if (!this.editor) {
+      this.message.editing = text;
       this.editor = new Editor(text, {
+        onWrite: (written) => (this.message.editing = written),
         onSend: (written) => {
           this.#closeEditor();
           this.acts.edit(this.message, written);
@@ -94,12 +103,12 @@ export class MessageView {
       this.element.classList.add("editing");
       this.update();
     }
-    this.editor.focus();
   }
 
   #closeEditor() {
     this.editor.element.remove();
     this.editor = null;
+    delete this.message.editing;
     this.element.classList.remove("editing");
     this.update();
   }

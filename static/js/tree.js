@@ -130,7 +130,7 @@ export function endOf(conversation) {
 }
 
 /** Nothing came of it, and it is nothing to go back to. */
-const isVoid = (message) => message.role === "assistant" && message.status === "failed" && !message.text;
+const isVoid = ({ role, status, text }) => role === "assistant" && ["failed", "cancelled"].includes(status) && !text;
 
 class Tree {
   constructor(messages) {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chatapp.chat import selectors, services
+from chatapp.chat import present, selectors, services, trees
 from chatapp.chat.models import Generation, Message, State
 from chatapp.errors import BadInput, Conflict, IdempotencyMismatch, NotFound, Refusal
 from chatapp.ids import new_id
@@ -243,3 +243,18 @@ def test_the_shared_part_of_a_prompt_is_kept_with_its_answer(talk: Talk, worker:
     talk.record()
     asked.refresh_from_db()
     assert (asked.cached_tokens, asked.shared_tokens) == (60, 50)
+
+
+# --- how it is read elsewhere -------------------------------------------------------------------------------------
+
+
+def test_without_scripts_and_in_what_is_taken_away_a_branch_is_read_as_in_the_chat(talk: Talk) -> None:
+    cut = talk.ask("Tell", "Once \ufffd", cut=True)
+    talk.ask("Aside", "Not this", parent_id=selectors.ROOT)
+    rest = talk.go_on(cut.pk, "upon a time")
+    messages = selectors.messages(talk.access, talk.id)
+    read = [("user", "Tell"), ("assistant", "Once upon a time")]
+    assert [(one.role, one.text) for one in trees.branch(messages, rest.pk)] == read
+    assert cut.text == "Once \ufffd"
+    shown = present.as_read(present.conversation(talk.access, talk.id)["messages"])
+    assert [(one["role"], one["text"]) for one in shown] == read

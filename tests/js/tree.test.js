@@ -92,6 +92,9 @@ test("an answer that failed with nothing is no version once there is another", (
   assert.deepEqual(places(cut)[1], [1, 2]);
   step(cut, 1, -1);
   assert.equal(shown(cut)[1].text, "(a)", "what went on with it in vain takes nothing away");
+  Object.assign(talk.find("a"), { status: "cancelled" });
+  talk.leaf = null;
+  assert.deepEqual(places(talk)[1], [0, 1], "nor is one that was stopped before it began");
 });
 
 test("a thousand messages, loops and lost parents are shown all the same", () => {
