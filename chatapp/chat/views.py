@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, datetime
+from functools import wraps
 from itertools import groupby
 from typing import Any
 
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.templatetags.static import static
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
+from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
 from chatapp.accounts.selectors import has_operator
@@ -26,6 +29,9 @@ from chatapp.tenants.selectors import closed_teams_of, tenants_of
 
 # The websocket's limit of a frame (DESIGN: 64 KiB), which a message has to fit in.
 MAX_FRAME_BYTES = 64 * 1024
+View = Callable[..., HttpResponseBase]
+# Messages in the page itself, for its first look and for who has no scripts; these have all of them in the page's data.
+FIRST_LOOK = 12
 
 
 @require_safe
@@ -48,6 +54,22 @@ def home(request: HttpRequest) -> HttpResponse:
     return redirect("workspace", slug=slug)
 
 
+def compressed(view: View) -> View:
+    """Long conversations go out compressed; as JSON too. A compressed page's length tells whether two things in it are
+    alike (BREACH): so none that shows a secret such as a key is, nor this one where the address has something in it
+    that somebody else may have put there. The form's token is masked anew each time, and Django pads by chance."""
+
+    @wraps(view)
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        response = view(request, *args, **kwargs)
+        if request.META.get("QUERY_STRING", "") not in ("", "all"):
+            return response
+        return gzip_page(lambda request: response)(request)
+
+    return wrapped
+
+
+@compressed
 @tenant_page(None)
 def workspace(request: HttpRequest, access: Access, conversation_id: str | None = None) -> HttpResponse:
     """The whole chat of a tenant, with one conversation open or a new one. Who may not chat sees what he may see."""
@@ -76,7 +98,7 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         "assistant": tenant.name,
         "model": tenant.model,
         "conversation": opened,
-        "read": present.as_read(opened["messages"]) if opened else [],
+        **first_look(opened, whole="all" in request.GET),
         "assistants": assistants,
         "groups": groups_by_day(conversations["items"], timezone.localdate()),
         "page": page,
@@ -85,6 +107,14 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
     # Its data is of this moment, and another user's browser history is none of ours.
     response["Cache-Control"] = "no-store"
     return response
+
+
+def first_look(conversation: dict[str, Any] | None, *, whole: bool = False) -> dict[str, Any]:
+    """`messages` of the newest branch for the template, the last of them unless the whole is asked for; `earlier`: how
+    many are left out."""
+    path = present.as_read(conversation["messages"]) if conversation else []
+    shown = path if whole else path[-FIRST_LOOK:]
+    return {"messages": shown, "earlier": len(path) - len(shown)}
 
 
 def groups_by_day(items: list[dict[str, Any]], today: date) -> list[dict[str, Any]]:

@@ -12,7 +12,9 @@ from uuid import UUID
 
 from django.db import transaction
 from ninja import Field, Query, Router, Schema, Status
+from ninja.decorators import decorate_view
 
+from chatapp.api.etags import compressible
 from chatapp.api.product.base import LIMIT, AccessRequest, ErrorAnswer, needs
 from chatapp.chat import conversations, memory, present, selectors, services, tags
 from chatapp.chat.models import LONGEST_TAG, LONGEST_TITLE, Generation
@@ -249,6 +251,7 @@ def begin(request: AccessRequest, slug: str, body: FirstQuestion) -> Any:
 
 
 @router.get("/t/{slug}/conversations/{uuid:conversation_id}", response={200: Conversation, **REFUSALS}, auth=CHAT)
+@decorate_view(compressible)
 def one(request: AccessRequest, slug: str, conversation_id: UUID) -> Any:
     """With all its messages, oldest first."""
     return present.conversation(request.auth, conversation_id)
@@ -298,6 +301,7 @@ def blocks(request: AccessRequest, slug: str, conversation_id: UUID) -> Any:
 
 
 @router.get("/t/{slug}/conversations/{uuid:conversation_id}/messages", response={200: Messages, **REFUSALS}, auth=CHAT)
+@decorate_view(compressible)
 def messages(request: AccessRequest, slug: str, conversation_id: UUID, cursor: str = "", limit: int = LIMIT) -> Any:
     """Newest first."""
     page = selectors.page_of_messages(request.auth, conversation_id, cursor, limit)
