@@ -25,12 +25,13 @@ FILES = {
 EXPORTS = {"temml.mjs": "export default temml;"}
 
 ICONS = (
-    "arrow-down", "arrow-left", "arrow-right", "arrow-up", "book-open", "chart-column", "check", "chevron-left",
-    "chevron-right", "chevrons-up-down", "circle-alert", "copy", "database", "download", "ellipsis", "file-text",
-    "gauge", "history", "key-round", "keyboard", "layers", "log-out", "mail", "memory-stick", "message-square",
-    "monitor", "moon", "panel-left", "paperclip", "pencil", "plus", "refresh-cw", "scroll-text", "search", "settings",
-    "share-2", "shield-check", "sliders-horizontal", "square-pen", "sun", "text-quote", "thumbs-down", "thumbs-up",
-    "trash-2", "upload", "user-round", "users", "webhook", "wifi-off", "wrap-text", "x",
+    "archive", "archive-restore", "arrow-down", "arrow-left", "arrow-right", "arrow-up", "book-open",
+    "chart-column", "check", "chevron-left", "chevron-right", "chevrons-up-down", "circle-alert", "copy",
+    "database", "download", "ellipsis", "file-text", "gauge", "history", "key-round", "keyboard", "layers",
+    "list-checks", "log-out", "mail", "memory-stick", "message-square", "monitor", "moon", "panel-left",
+    "paperclip", "pencil", "plus", "quote", "refresh-cw", "scroll-text", "search", "settings", "shield-check",
+    "sliders-horizontal", "square-pen", "star", "sun", "tag", "text-quote", "thumbs-down", "thumbs-up", "trash-2",
+    "undo-2", "user-round", "users", "webhook", "wifi-off", "wrap-text", "x",
 )  # fmt: skip
 
 SOURCE_MAP = re.compile(r"^//[#@] sourceMappingURL=\S*\s*$", re.MULTILINE)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import datetime
 from functools import wraps
 from itertools import groupby
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -21,11 +22,13 @@ from django.views.decorators.http import require_safe
 from chatapp.accounts.selectors import has_operator
 from chatapp.chat import choices, present
 from chatapp.chat.attachments import LARGEST_FILE, MOST_FILES, context_of
+from chatapp.chat.selectors import LONGEST_PAGE, Filters
 from chatapp.limits.selectors import limits_of
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import frame, tenant_page
 from chatapp.tenants.permissions import Permission
 from chatapp.tenants.selectors import closed_teams_of, tenants_of
+from chatapp.zones import reader_zone
 
 # The websocket's limit of a frame (DESIGN: 64 KiB), which a message has to fit in.
 MAX_FRAME_BYTES = 64 * 1024
@@ -80,6 +83,8 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         return redirect("tenant-admin", slug=tenant.slug)
     opened = present.conversation(access, conversation_id) if conversation_id else None
     conversations = present.conversations(access)
+    # They stand on top, however long ago they were used.
+    starred = present.conversations(access, limit=LONGEST_PAGE, filters=Filters(starred=True))["items"]
     assistants = present.assistants(access)
     page = {
         "tenant": {"slug": tenant.slug, "name": tenant.name},
@@ -87,6 +92,7 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         "icons": static("vendor/icons.svg"),
         "conversation": opened,
         "conversations": conversations,
+        "starred": starred,
         "assistants": assistants if len(assistants) > 1 else [],
         "choices": choices.offered(access),
         "max_frame_bytes": MAX_FRAME_BYTES,
@@ -100,7 +106,7 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
         "conversation": opened,
         **first_look(opened, whole="all" in request.GET),
         "assistants": assistants,
-        "groups": groups_by_day(conversations["items"], timezone.localdate()),
+        "groups": groups_by_day(conversations["items"], starred, reader_zone(request)),
         "page": page,
     }
     response = render(request, "chat/workspace.html", context)
@@ -117,11 +123,14 @@ def first_look(conversation: dict[str, Any] | None, *, whole: bool = False) -> d
     return {"messages": shown, "earlier": len(path) - len(shown)}
 
 
-def groups_by_day(items: list[dict[str, Any]], today: date) -> list[dict[str, Any]]:
-    """As static/js/format.js groups them, which soon does it again in the reader's own time zone."""
+def groups_by_day(
+    items: list[dict[str, Any]], starred: list[dict[str, Any]], zone: ZoneInfo, now: datetime | None = None
+) -> list[dict[str, Any]]:
+    """As static/js/days.js groups them, which soon does it again: starred ones, then by day in the reader's zone."""
+    today = (now or timezone.now()).astimezone(zone).date()
 
     def name(item: dict[str, Any]) -> str:
-        day = timezone.localtime(datetime.fromisoformat(item["updated_at"])).date()
+        day = datetime.fromisoformat(item["updated_at"]).astimezone(zone).date()
         days = (today - day).days
         if days <= 0:
             return _("Today")
@@ -133,4 +142,6 @@ def groups_by_day(items: list[dict[str, Any]], today: date) -> list[dict[str, An
             return _("Last 30 days")
         return date_format(day, "F" if day.year == today.year else "YEAR_MONTH_FORMAT")
 
-    return [{"name": group, "conversations": list(members)} for group, members in groupby(items, key=name)]
+    others = [item for item in items if not item["starred_at"]]
+    groups = [{"name": group, "conversations": list(members)} for group, members in groupby(others, key=name)]
+    return [{"name": _("Starred"), "conversations": starred}, *groups] if starred else groups

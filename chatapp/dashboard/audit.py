@@ -17,11 +17,11 @@ from chatapp.audit.details import lines
 from chatapp.audit.export import export as export_log
 from chatapp.audit.models import ActorKind, AuditEntry
 from chatapp.audit.selectors import Filters, Page, entries
-from chatapp.dashboard.zones import end_of, reader_zone, start_of
 from chatapp.errors import Refusal
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import page, refuse, tenant_page
 from chatapp.tenants.permissions import Permission
+from chatapp.zones import end_of, reader_zone, start_of
 
 
 def _actions() -> list[tuple[str, Any]]:

@@ -17,13 +17,13 @@ from django.utils.translation import gettext_lazy as _l
 from django.utils.translation import gettext_noop as _n
 
 from chatapp.dashboard.keys_forms import FIELDS, KeyForm, RevokeForm, RotateForm
-from chatapp.dashboard.zones import reader_zone
 from chatapp.errors import Refusal
 from chatapp.tenants import key_selectors, keys
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import ApiKey, KeyScope, KeyState
 from chatapp.tenants.pages import is_repeat, page, refuse, tenant_page
 from chatapp.tenants.permissions import Permission
+from chatapp.zones import reader_zone
 
 TABS = (
     (key_selectors.WORKING, _l("Working")),

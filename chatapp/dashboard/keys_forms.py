@@ -10,9 +10,9 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _l
 
-from chatapp.dashboard.zones import end_of
 from chatapp.tenants.keys import LONGEST_NAME, Overlap
 from chatapp.tenants.models import ApiKey, KeyScope
+from chatapp.zones import end_of
 
 SCOPES = [
     (KeyScope.CHAT, _l("Chat: ask and read its own conversations")),

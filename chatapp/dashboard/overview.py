@@ -8,7 +8,6 @@ from django.utils import timezone
 from chatapp.chat.selectors import running
 from chatapp.dashboard.charts import chart
 from chatapp.dashboard.usage import day_label
-from chatapp.dashboard.zones import COOKIE, reader_zone
 from chatapp.tenants import nav
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import index, page, tenant_page
@@ -16,6 +15,7 @@ from chatapp.tenants.permissions import Permission
 from chatapp.tenants.selectors import people_in
 from chatapp.usage import periods, selectors
 from chatapp.usage.selectors import GroupBy
+from chatapp.zones import COOKIE, reader_zone
 
 
 @tenant_page(None)

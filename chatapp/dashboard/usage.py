@@ -1,6 +1,6 @@
 """Usage as pages: the team's for those who may read it, and everybody's own. Figures come from roll-ups only.
 
-Days are those of the reader's zone: a cookie names it (chatapp.dashboard.zones), and `zone` in the address comes
+Days are those of the reader's zone: a cookie names it (chatapp.zones), and `zone` in the address comes
 before it, so that an address that is passed on shows the same days. Without both it is UTC.
 """
 
@@ -19,7 +19,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop as _n
 
 from chatapp.dashboard.charts import chart
-from chatapp.dashboard.zones import COOKIE, reader_zone
 from chatapp.downloads import download
 from chatapp.errors import BadInput, Refusal
 from chatapp.tenants.access import Access
@@ -28,6 +27,7 @@ from chatapp.tenants.permissions import Permission
 from chatapp.usage import export, periods, selectors
 from chatapp.usage.periods import Period
 from chatapp.usage.selectors import Figures, GroupBy
+from chatapp.zones import COOKIE, reader_zone
 
 PAGE = 50
 GROUPS = {

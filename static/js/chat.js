@@ -6,6 +6,7 @@
 
 import { h, icon, useSprite } from "#octavo/dom.js";
 import { install as installAnswering } from "#octavo/answering.js";
+import { install as installChats } from "#octavo/chats.js";
 import { install as installChoices } from "#octavo/choices.js";
 import { install as installConnection } from "#octavo/connection.js";
 import { install as installAnnounce } from "#octavo/announce.js";
@@ -99,7 +100,7 @@ const sidebar = new Sidebar({
   veil: $("veil"),
   base,
   open: (id) => visit(id),
-  more: () => session.moreOfList().catch(() => {}),
+  more: () => (session.next ? session.moreOfList() : null),
 });
 const octavo = new Octavo({
   url: `/ws/ui?tenant=${encodeURIComponent(page.tenant.slug)}`,
@@ -322,6 +323,7 @@ const features = [
   installConnection,
   installUpdates,
   installChoices,
+  installChats,
   installAnswering,
   installAnnounce,
   installMemory,

@@ -79,22 +79,6 @@ export function place(position) {
   return fill(gettext("Waiting for the model, %(n)s before you"), { n: count(position - 1) });
 }
 
-const DAY_MS = 86_400_000;
-const startOfDay = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate());
-
-/** The heading of the sidebar that a time belongs under. */
-export function dayGroup(iso, now = new Date()) {
-  const date = new Date(iso);
-  // Rounded, since a day of the clock change has 23 or 25 hours.
-  const days = Math.round((startOfDay(now) - startOfDay(date)) / DAY_MS);
-  if (days <= 0) return gettext("Today");
-  if (days === 1) return gettext("Yesterday");
-  if (days < 7) return gettext("Last 7 days");
-  if (days < 30) return gettext("Last 30 days");
-  const year = date.getFullYear() === now.getFullYear() ? undefined : "numeric";
-  return date.toLocaleDateString(language(), { month: "long", year });
-}
-
 export function relativeTime(iso, now = new Date()) {
   const passed = (now - new Date(iso)) / 1000;
   if (passed < -60) return future(-passed) ?? shortDay(iso);

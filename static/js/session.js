@@ -91,6 +91,9 @@ export class Session {
       assistant: data.assistant ?? null,
       params: data.params ?? {},
       model: data.model ?? null,
+      starred_at: data.starred_at ?? null,
+      archived_at: data.archived_at ?? null,
+      tags: data.tags ?? [],
       messages,
     });
     if (!known) {

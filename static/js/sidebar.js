@@ -1,73 +1,135 @@
-/* The list of conversations by day, in the sidebar. */
+/* The sidebar: the list of conversations by day, or what a search or the archive shows in its place.
 
+   `render(items, currentId)` may be called as often as something changes: it draws once a frame, and only rows in sight.
+   `view` is what stands in the list's place: {groups(): groups of list.js, more(), foot(): elements}; null: the list. */
+
+import { grouped, untilMidnight } from "#octavo/days.js";
 import { h } from "#octavo/dom.js";
-import { dayGroup, exactTime } from "#octavo/format.js";
+import { gettext } from "#octavo/i18n.js";
+import { ConversationList } from "#octavo/list.js";
 import { Sheet } from "#octavo/sheet.js";
 
+const SKELETON_AFTER_MS = 150;
+
 export class Sidebar extends Sheet {
-  /** `open(id)` shows a conversation, `more()` fetches the next part of the list. */
+  /** `open(id, item)` shows a conversation, `more()` fetches the next part of the list; null: there is none. */
   constructor({ sidebar, list, toggles, veil, base, open, more }) {
     super({ sidebar, toggles, veil });
-    Object.assign(this, { list, base, open });
+    Object.assign(this, { place: list, open, more });
+    this.items = [];
+    this.currentId = null;
+    this.view = null;
+    this.selected = null; // a Set of ids while several are chosen
+    this.unread = () => false; // (id) => whether its answer has not been looked at
+    this.seen = () => {}; // told what the list says: (items, currentId)
+    this.list = new ConversationList({
+      place: list,
+      base,
+      facts: () => ({ currentId: this.currentId, unread: this.unread, selected: this.selected }),
+      nearEnd: () => this.#nearEnd(),
+    });
     list.addEventListener("click", (event) => this.#clicked(event));
-    this.end = h("div");
-    new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && more(), {
-      root: list,
-      rootMargin: "240px",
-    }).observe(this.end);
+    list.addEventListener("keydown", (event) => this.#pressed(event));
+    const atMidnight = () => {
+      this.changed();
+      setTimeout(atMidnight, untilMidnight() + 1000);
+    };
+    setTimeout(atMidnight, untilMidnight() + 1000);
+    // A machine that slept over midnight has not heard its clock.
+    document.addEventListener("visibilitychange", () => document.hidden || this.changed());
+  }
+
+  /** `items` in any order. */
+  render(items, currentId) {
+    const first = !this.drawn;
+    this.items = items;
+    this.currentId = currentId ?? null;
+    this.drawn = true;
+    if (first) this.#draw();
+    else this.changed();
+  }
+
+  /** Draw again with the next frame. */
+  changed() {
+    if (this.waiting) return;
+    this.waiting = true;
+    const draw = () => {
+      this.waiting = false;
+      this.#draw();
+    };
+    if (document.hidden) setTimeout(draw, 100);
+    else requestAnimationFrame(draw);
+  }
+
+  /** Show something else in the list's place, from its top; null: the list, where it was. */
+  setView(view) {
+    if (!this.view && view) this.top = this.place.scrollTop;
+    const back = this.view && !view;
+    this.view = view;
+    this.#draw();
+    this.place.scrollTop = back ? (this.top ?? 0) : 0;
+    this.list.draw();
+  }
+
+  #draw() {
+    this.seen(this.items, this.currentId);
+    const groups = this.view ? this.view.groups() : grouped(this.items);
+    this.list.show(groups);
+    if (this.view) this.list.end(...this.view.foot());
+    else if (!groups.length && !this.fetching)
+      this.list.end(h("p", { class: "none", text: gettext("No conversations yet. Write a message to begin one.") }));
+    else if (!this.fetching && !this.broken) this.list.end();
+  }
+
+  async #nearEnd() {
+    if (this.view) return this.view.more();
+    if (this.fetching || this.broken) return;
+    const fetching = this.more();
+    if (!fetching) return;
+    this.fetching = true;
+    const late = setTimeout(() => !this.view && this.list.end(skeleton()), SKELETON_AFTER_MS);
+    try {
+      await fetching;
+    } catch {
+      this.broken = true;
+    }
+    clearTimeout(late);
+    this.fetching = false;
+    if (this.view) return;
+    if (this.broken) this.list.end(h("p", { class: "none" }, gettext("Older chats could not be loaded."), this.#again()));
+    else this.list.end();
+  }
+
+  #again() {
+    return h("button", {
+      type: "button",
+      class: "button small",
+      text: gettext("Try again"),
+      onclick: () => {
+        this.broken = false;
+        this.#nearEnd();
+      },
+    });
   }
 
   #clicked(event) {
     const link = event.target.closest("a[data-id]");
-    if (
-      !link ||
-      event.defaultPrevented ||
-      event.button ||
-      event.metaKey ||
-      event.ctrlKey ||
-      event.shiftKey ||
-      event.altKey
-    )
+    if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey)
       return;
     event.preventDefault();
     if (this.isSheet) this.show(false);
     this.open(link.dataset.id);
   }
 
-  /** `items` in the order of the server: newest first. */
-  render(items, currentId) {
-    const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.id : null;
-    const sections = [];
-    let group = null;
-    let entries = null;
-    for (const item of items) {
-      const name = dayGroup(item.updated_at);
-      if (name !== group) {
-        group = name;
-        entries = h("ul");
-        sections.push(h("section", {}, h("h2", { text: name }), entries));
-      }
-      entries.append(h("li", {}, this.#link(item, currentId)));
-    }
-    const none =
-      items.length === 0
-        ? h("p", { class: "none", text: "No conversations yet. Write a message to begin one." })
-        : null;
-    this.list.replaceChildren(...sections, ...(none ? [none] : []), this.end);
-    if (focused) this.list.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus();
+  #pressed(event) {
+    if (event.target.matches("input:not([type=checkbox])") || event.metaKey || event.ctrlKey || event.altKey) return;
+    const by = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    this.list.move(by);
   }
+}
 
-  #link(item, currentId) {
-    return h(
-      "a",
-      {
-        href: `${this.base}c/${item.id}`,
-        "data-id": item.id,
-        "aria-current": item.id === currentId ? "page" : null,
-        title: exactTime(item.updated_at),
-      },
-      h("span", { class: "title", text: item.title || "Untitled" }),
-      item.running ? h("span", { class: "dot", role: "img", "aria-label": "is being answered" }) : null,
-    );
-  }
+export function skeleton() {
+  return h("div", { class: "skeleton", role: "status", "aria-label": gettext("Loading") }, h("i"), h("i"), h("i"));
 }

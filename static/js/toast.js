@@ -2,6 +2,7 @@
 
 import { commands } from "#octavo/commands.js";
 import { h } from "#octavo/dom.js";
+import { fill, gettext } from "#octavo/i18n.js";
 
 const SHOWN_MS = 8000;
 // What can be undone stays longer: it has to be reached.
@@ -38,6 +39,11 @@ export function toast(text, { action = null, kind = "" } = {}) {
   element.onpointerenter = element.onfocusin = () => clearTimeout(timer);
   element.onpointerleave = element.onfocusout = () => wait(ms);
   wait(ms);
+}
+
+/** Say that something could not be done, and why. */
+export function failed(error) {
+  toast(fill(gettext("That was not done. %(reason)s"), { reason: error.message }), { kind: "bad" });
 }
 
 function wait(ms) {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import Client
@@ -146,15 +147,21 @@ def test_account_pages_wear_our_frame(name: str) -> None:
     assert "Octavo" in html
 
 
-def test_conversations_are_grouped_by_day() -> None:
-    def item(day: str) -> dict[str, Any]:
-        return {"updated_at": f"{day}T12:00:00+00:00"}
+def test_conversations_are_grouped_by_day_in_the_readers_zone_and_starred_ones_stand_on_top() -> None:
+    """As tests/js/days.test.js has it."""
 
-    days = ["2026-11-29", "2026-11-28", "2026-11-24", "2026-11-22", "2026-10-05", "2025-10-05"]
-    groups = groups_by_day([item(day) for day in days], date(2026, 11, 29))
+    def item(day: str, at: str = "12:00", starred: str | None = None) -> dict[str, Any]:
+        return {"updated_at": f"{day}T{at}:00+00:00", "starred_at": starred}
+
+    now = datetime(2026, 11, 29, 13, tzinfo=UTC)
+    days = ["2026-11-29", "2026-11-28", "2026-11-23", "2026-11-22", "2026-10-05", "2025-10-05"]
+    groups = groups_by_day([item(day) for day in days], [], ZoneInfo("UTC"), now)
     names = ["Today", "Yesterday", "Last 7 days", "Last 30 days", "October", "October 2025"]
     assert [group["name"] for group in groups] == names
     assert [group["conversations"] for group in groups] == [[item(day)] for day in days]
+    late, star = item("2026-11-28", "23:30"), item("2020-01-01", starred="2026-01-01")
+    berlin = groups_by_day([late, item("2026-11-28", starred="x")], [star], ZoneInfo("Europe/Berlin"), now)
+    assert [(group["name"], group["conversations"]) for group in berlin] == [("Starred", [star]), ("Today", [late])]
 
 
 def test_every_error_page_renders_without_a_request() -> None:

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { byteLength, dayGroup, figures, figuresMeaning, place, relativeTime, seconds, titleOf } from "#octavo/format.js";
+import { byteLength, figures, figuresMeaning, place, relativeTime, seconds, titleOf } from "#octavo/format.js";
 
 test("the footer tells time to the first token, speed, prompt, cached and shared part, and output", () => {
   const usage = { prompt_tokens: 1612, cached_tokens: 1580, shared_tokens: 540, completion_tokens: 128 };
@@ -43,17 +43,6 @@ test("seconds have the digits that mean something", () => {
     "3.1 s",
     "75 s",
   ]);
-});
-
-test("conversations stand under the day of their last change", () => {
-  const now = new Date(2026, 10, 29, 0, 30);
-  const at = (...parts) => new Date(...parts).toISOString();
-  assert.equal(dayGroup(at(2026, 10, 29, 0, 5), now), "Today");
-  assert.equal(dayGroup(at(2026, 10, 28, 23, 55), now), "Yesterday");
-  assert.equal(dayGroup(at(2026, 10, 24, 12), now), "Last 7 days");
-  assert.equal(dayGroup(at(2026, 10, 5, 12), now), "Last 30 days");
-  assert.equal(dayGroup(at(2026, 6, 5, 12), now), "July");
-  assert.equal(dayGroup(at(2025, 6, 5, 12), now), "July 2025");
 });
 
 test("a queue position says how many are before", () => {

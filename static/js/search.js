@@ -1,0 +1,288 @@
+/* Search in titles and messages, filters, the archive and what was deleted: what stands in the list's place in the sidebar.
+
+   What was found stays until something else has been: nothing flickers while somebody types, and an older request never
+   wins. The server bounds its work, so a search may have to be gone on with; that is done here until something is there. */
+
+import { commands } from "#octavo/commands.js";
+import { byDay } from "#octavo/days.js";
+import { h, icon } from "#octavo/dom.js";
+import { fill, gettext, ngettext } from "#octavo/i18n.js";
+import { openMenu } from "#octavo/menu.js";
+import { reveal } from "#octavo/reveal.js";
+import { skeleton } from "#octavo/sidebar.js";
+
+const PAUSE_MS = 180;
+const ENOUGH = 15;
+const LATE_MS = 150;
+const NOTHING = { text: "", starred: false, archived: false, deleted: false, tag: "", assistant_id: "" };
+
+export function install(workspace) {
+  const { page, library, sidebar } = workspace;
+  const form = document.getElementById("search");
+  const input = form.querySelector("input");
+  const filter = document.getElementById("search-filter");
+  const clear = document.getElementById("search-clear");
+  const chips = document.getElementById("search-chips");
+  const status = document.getElementById("search-status");
+  let wanted = { ...NOTHING };
+  let found = null; // {items, next, fetching, failed, late, wanted}
+  let timer;
+  let request = null;
+
+  workspace.searching = () => wanted;
+  workspace.showTag = (tag) => {
+    if (!sidebar.isOpen) sidebar.show(true);
+    want({ ...NOTHING, tag });
+  };
+
+  const isActive = () => Object.keys(NOTHING).some((name) => wanted[name] !== NOTHING[name]);
+
+  function want(change, pause = 0) {
+    wanted = { ...wanted, ...change };
+    if (input.value.trim() !== wanted.text) input.value = wanted.text;
+    clear.hidden = !input.value;
+    drawChips();
+    clearTimeout(timer);
+    request?.abort();
+    if (sidebar.selected) workspace.choosing.stop();
+    if (!isActive()) {
+      found = null;
+      status.textContent = "";
+      sidebar.setView(null);
+    } else timer = setTimeout(begin, pause);
+  }
+
+  async function begin() {
+    request = new AbortController();
+    const next = { items: [], next: "", wanted: { ...wanted }, fetching: true, failed: null, late: false };
+    const late = setTimeout(() => {
+      next.late = true;
+      // Nothing of before is kept for long where it answers another question.
+      found = next;
+      show();
+    }, found ? 600 : LATE_MS);
+    await fetchPart(next, request.signal);
+    clearTimeout(late);
+    if (next.aborted) return;
+    const first = found !== next;
+    found = next;
+    show(first);
+    say();
+  }
+
+  async function fetchPart(into, signal) {
+    into.fetching = true;
+    into.failed = null;
+    const { text, ...filters } = into.wanted;
+    const before = into.items.length;
+    try {
+      do {
+        const options = { cursor: into.next, signal };
+        const part = text ? await library.search(text, filters, options) : await library.list(filters, options);
+        const items = text ? part.items.map((hit) => ({ ...hit.conversation, hit })) : part.items;
+        const known = new Set(into.items.map((item) => item.id));
+        into.items.push(...items.filter((item) => !known.has(item.id)));
+        library.learn(items);
+        into.next = part.next;
+        if (found === into && into.late) sidebar.changed();
+      } while (into.next && into.items.length - before < ENOUGH);
+    } catch (error) {
+      if (error.name === "AbortError") into.aborted = true;
+      else into.failed = error;
+    }
+    into.fetching = false;
+  }
+
+  function show(top = true) {
+    if (sidebar.view === view && !top) return sidebar.changed();
+    sidebar.setView(view);
+  }
+
+  const view = {
+    groups() {
+      if (!found?.items.length) return [];
+      if (found.wanted.text) return [{ key: "hits", name: "", items: found.items }];
+      return byDay(found.items, undefined, "view ");
+    },
+    async more() {
+      if (!found?.next || found.fetching || found.failed) return;
+      const into = found;
+      await fetchPart(into, request?.signal);
+      if (found === into) sidebar.changed();
+    },
+    foot() {
+      if (!found) return [];
+      if (found.failed) return [problem(found)];
+      if (found.fetching) return found.items.length || found.late ? [skeleton()] : [];
+      return found.items.length ? [] : [none(found.wanted)];
+    },
+  };
+
+  function problem(of) {
+    const again = h("button", { type: "button", class: "button small", text: gettext("Try again"), onclick: begin });
+    return h("p", { class: "none" }, fill(gettext("That could not be loaded. %(reason)s"), { reason: of.failed.message }), again);
+  }
+
+  function none({ text, ...filters }) {
+    const narrowed = filters.starred || filters.tag || filters.assistant_id;
+    const said = text
+      ? filters.archived
+        ? gettext("No archived chat has %(words)s in its title or messages.")
+        : filters.deleted
+          ? gettext("No deleted chat has %(words)s in its title or messages.")
+          : gettext("No chat has %(words)s in its title or messages. Archived ones were not searched.")
+      : filters.archived
+        ? gettext("Nothing is archived. What you archive is kept here, out of the list.")
+        : filters.deleted
+          ? gettext("Nothing was deleted in the last 30 days.")
+          : gettext("No chat is like this.");
+    const buttons = [];
+    const way = (label, change) =>
+      buttons.push(h("button", { type: "button", class: "button small", text: label, onclick: () => want(change) }));
+    if (narrowed) way(gettext("Without filters"), { ...NOTHING, text, archived: filters.archived, deleted: filters.deleted });
+    if (text && !filters.archived && !filters.deleted) way(gettext("Search the archive"), { archived: true });
+    return h("div", { class: "none" }, h("p", { text: fill(said, { words: `“${text}”` }) }), ...buttons);
+  }
+
+  function say() {
+    if (!found || found.failed) return;
+    const n = found.items.length;
+    status.textContent = found.next
+      ? fill(gettext("More than %(n)s chats found."), { n })
+      : fill(ngettext("%(n)s chat found.", "%(n)s chats found.", n), { n });
+  }
+
+  // --- filters -------------------------------------------------------------------------------------------------------
+
+  const assistant = (id) => page.assistants.find((one) => one.id === id)?.name ?? "";
+
+  function chip(label, name, change) {
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "chip",
+        "aria-label": fill(gettext("%(filter)s: take this filter off"), { filter: label }),
+        onclick: () => {
+          want(change);
+          input.focus();
+        },
+      },
+      icon(name),
+      h("span", { class: "name", dir: "auto", text: label }),
+      icon("x"),
+    );
+  }
+
+  function drawChips() {
+    const shown = [];
+    if (wanted.archived) shown.push(chip(gettext("Archived"), "archive", { archived: false }));
+    if (wanted.deleted) shown.push(chip(gettext("Recently deleted"), "trash-2", { deleted: false }));
+    if (wanted.starred) shown.push(chip(gettext("Starred"), "star", { starred: false }));
+    if (wanted.tag) shown.push(chip(wanted.tag, "tag", { tag: "" }));
+    if (wanted.assistant_id) shown.push(chip(assistant(wanted.assistant_id), "user-round", { assistant_id: "" }));
+    chips.replaceChildren(...shown);
+    chips.hidden = !shown.length;
+  }
+
+  filter.addEventListener("click", async () => {
+    let tags = [];
+    try {
+      tags = await library.tags();
+    } catch {
+      // The other filters need no server.
+    }
+    const most = tags.toSorted((a, b) => b.conversations - a.conversations).slice(0, 12);
+    const ways = [
+      { label: gettext("Starred"), icon: "star", run: () => want({ starred: true, deleted: false }) },
+      { label: gettext("Archived"), icon: "archive", run: () => want({ archived: true, deleted: false }) },
+      { label: gettext("Recently deleted"), icon: "trash-2", run: () => want({ ...NOTHING, text: wanted.text, deleted: true }) },
+    ];
+    if (most.length) ways.push(null, ...most.map(({ name }) => ({ label: name, icon: "tag", run: () => want({ tag: name }) })));
+    if (page.assistants.length)
+      ways.push(
+        null,
+        ...page.assistants.map((one) => ({ label: one.name, icon: "user-round", run: () => want({ assistant_id: one.id }) })),
+      );
+    ways.push(null, { label: gettext("Choose several"), icon: "list-checks", run: () => workspace.choosing.start() });
+    openMenu(filter, ways);
+  });
+
+  // --- typing and opening --------------------------------------------------------------------------------------------
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const first = found && !found.fetching && sidebar.list.ids()[0];
+    if (first) sidebar.list.row(first)?.querySelector("a").click();
+  });
+  input.addEventListener("input", () => want({ text: input.value.trim() }, PAUSE_MS));
+  clear.addEventListener("click", () => {
+    want({ text: "" });
+    input.focus();
+  });
+  form.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      event.preventDefault();
+      event.stopPropagation();
+      if (isActive()) want(NOTHING);
+      else workspace.composer.focus();
+    } else if (event.key === "ArrowDown" && event.target === input) {
+      event.preventDefault();
+      const [first] = sidebar.list.ids();
+      if (first) sidebar.list.focus(first);
+    }
+  });
+
+  workspace.openHit = async (id) => {
+    const hit = found?.items.find((item) => item.id === id)?.hit;
+    await workspace.visit(id);
+    if (!hit?.message || workspace.current?.id !== id) return;
+    const words = hit.message.snippet.filter((part) => part.marked).map((part) => part.text);
+    reveal(workspace, hit.message.message_id, words);
+  };
+  sidebar.open = (id) => workspace.openHit(id);
+  workspace.on("shown", () => {
+    const id = /^#message-([\w-]+)$/.exec(location.hash)?.[1];
+    if (id) requestAnimationFrame(() => reveal(workspace, id, []));
+  });
+
+  // What changes elsewhere changes here.
+  library.onChange(({ id, item, deleted }) => {
+    if (!found) return;
+    const at = found.items.findIndex((one) => one.id === id);
+    if (at < 0) return;
+    const stays =
+      Boolean(deleted || item?.deleted_at) === found.wanted.deleted &&
+      (found.wanted.deleted || Boolean(item?.archived_at) === found.wanted.archived) &&
+      (!found.wanted.starred || item?.starred_at) &&
+      (!found.wanted.tag || item?.tags?.includes(found.wanted.tag));
+    if (!stays) found.items = found.items.filter((one) => one.id !== id);
+    else {
+      const { messages, ...facts } = item;
+      const now = { ...found.items[at], ...facts };
+      if (now.hit && now.hit.conversation.title !== now.title)
+        now.hit = { ...now.hit, title: [{ text: now.title, marked: false }] };
+      found.items = found.items.with(at, now);
+    }
+    sidebar.changed();
+  });
+
+  commands.add({
+    id: "search",
+    title: gettext("Search chats"),
+    icon: "search",
+    keys: "/",
+    run: () => {
+      if (!sidebar.isOpen) sidebar.show(true, true);
+      input.focus();
+      input.select();
+    },
+  });
+  commands.add({ id: "archived", title: gettext("Show archived chats"), icon: "archive", run: () => lookAt({ archived: true }) });
+  commands.add({ id: "deleted", title: gettext("Show recently deleted chats"), icon: "trash-2", run: () => lookAt({ deleted: true }) });
+
+  function lookAt(change) {
+    if (!sidebar.isOpen) sidebar.show(true);
+    want({ ...NOTHING, ...change });
+  }
+}
