@@ -323,11 +323,11 @@ const features = [
   installConnection,
   installUpdates,
   installChoices,
-  installChats,
   installAnswering,
   installAnnounce,
   installMemory,
   installKeys,
+  installChats,
 ];
 for (const install of features) install(workspace);
 show(current);

@@ -3,18 +3,15 @@
 
 import { install as installChoosing } from "#octavo/choosing.js";
 import { install as installMenus } from "#octavo/conversation-menu.js";
-import { gettext } from "#octavo/i18n.js";
 import { Library } from "#octavo/library.js";
 import { install as installSearch } from "#octavo/search.js";
 import { install as installTags } from "#octavo/tags.js";
-import { failed, toast } from "#octavo/toast.js";
 import { Unread } from "#octavo/unread.js";
 
 export function install(workspace) {
   const { page, session, sidebar } = workspace;
   const slug = page.tenant.slug;
-  const library = new Library({ session, slug, starred: page.starred ?? [] });
-  workspace.library = library;
+  workspace.library = new Library({ session, starred: page.starred ?? [] });
 
   const unread = new Unread({
     slug,
@@ -23,15 +20,6 @@ export function install(workspace) {
   });
   sidebar.unread = (id) => unread.has(id);
   sidebar.seen = (items, currentId) => unread.see(items, currentId);
-
-  library.onChange((change) => {
-    if (change.id !== workspace.current?.id) return;
-    workspace.update();
-    if (change.elsewhere)
-      toast(gettext("This chat was deleted in another tab."), {
-        action: { label: gettext("Undo"), run: () => library.restore(change.id).catch(failed) },
-      });
-  });
 
   installMenus(workspace);
   installTags(workspace);

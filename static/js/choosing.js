@@ -50,8 +50,8 @@ export function install(workspace) {
     const open = workspace.current?.id;
     stop();
     try {
+      if (what.deleted && ids.includes(open)) workspace.visit(null);
       const changed = await library.changeMany(ids, what);
-      if (what.deleted && changed.some((item) => item.id === open)) workspace.visit(null);
       const n = changed.length;
       const said = what.deleted
         ? ngettext("%(n)s chat is deleted.", "%(n)s chats are deleted.", n)
@@ -98,12 +98,8 @@ export function install(workspace) {
     event.stopPropagation();
     stop();
   });
-  library.onChange(({ id, deleted }) => {
-    if (!sidebar.selected || !deleted) return;
-    sidebar.selected.delete(id);
-    draw();
-  });
+  workspace.on("changed", ({ kind, id }) => kind === "gone" && sidebar.selected?.delete(id) && draw());
 
   workspace.choosing = { start, stop };
-  commands.add({ id: "choose", title: gettext("Choose several chats"), icon: "list-checks", run: start });
+  commands.add({ id: "choose", group: "conversations", title: gettext("Choose several chats"), icon: "list-checks", run: start });
 }

@@ -48,9 +48,8 @@ export function install(workspace) {
     const title = titleOf(item);
     const shown = item.id === workspace.current?.id;
     try {
-      const removing = library.remove(item.id);
       if (shown) workspace.visit(null);
-      await removing;
+      await library.remove(item.id);
     } catch (error) {
       return failed(error);
     }
@@ -117,9 +116,10 @@ export function install(workspace) {
 
   const here = () => library.item(workspace.current.id);
   const when = () => Boolean(workspace.current?.id);
-  commands.add({ id: "rename", title: gettext("Rename this chat"), icon: "pencil", keys: "F2", when, run: () => rename(here()) });
-  commands.add({ id: "star", title: gettext("Star this chat, or take the star off"), icon: "star", when, run: () => star(here()) });
-  commands.add({ id: "tag", title: gettext("Tag this chat"), icon: "tag", when, run: () => workspace.editTags([here()]) });
-  commands.add({ id: "archive", title: gettext("Archive this chat, or take it back"), icon: "archive", when, run: () => archive(here()) });
-  commands.add({ id: "delete", title: gettext("Delete this chat"), icon: "trash-2", when, run: () => remove(here()) });
+  const add = (command) => commands.add({ group: "conversations", when, ...command });
+  add({ id: "rename", title: gettext("Rename this chat"), icon: "pencil", keys: "F2", run: () => rename(here()) });
+  add({ id: "star", title: gettext("Star this chat, or take the star off"), icon: "star", run: () => star(here()) });
+  add({ id: "tag", title: gettext("Tag this chat"), icon: "tag", run: () => workspace.editTags([here()]) });
+  add({ id: "archive", title: gettext("Archive this chat, or take it back"), icon: "archive", run: () => archive(here()) });
+  add({ id: "delete", title: gettext("Delete this chat"), icon: "trash-2", run: () => remove(here()) });
 }

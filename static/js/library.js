@@ -1,39 +1,30 @@
 /* What can be done with conversations as a whole: renamed, starred, archived, deleted and asked back, tagged, searched.
 
-   Speaks with the product's API and keeps every list of this browser in step: the session's, loaded conversations, and
-   those of other tabs. What is changed shows at once, and is taken back with a reason where the server refuses.
-   `onChange(listener)`: listener({id, item}) with the new item, or {id, deleted: true}. Knows no DOM but the CSRF token. */
+   Speaks with the product's API, and tells the session what has come of it: other tabs and devices hear it from the server.
+   What is changed shows at once, and is taken back with a reason where the server refuses. Knows no DOM but the CSRF token. */
 
 import { fill, gettext } from "#octavo/i18n.js";
-
-const FACTS = ["title", "updated_at", "running", "starred_at", "archived_at", "deleted_at", "tags"];
 
 const token = () => globalThis.document?.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
 
 export class Library {
-  constructor({ session, slug, starred = [], failed = () => {} }) {
-    Object.assign(this, { session, failed });
-    this.listeners = [];
-    this.others = new Map(); // items that are not in the session's list
-    this.channel = new BroadcastChannel(`octavo library ${slug}`);
-    this.channel.addEventListener("message", ({ data }) => (data.item ? this.#apply(data.item) : this.#drop(data.id, data)));
-    this.#merge(starred);
-  }
-
-  onChange(listener) {
-    this.listeners.push(listener);
+  /** `starred`: items that may be too old for the beginning of the session's list. */
+  constructor({ session, starred = [] }) {
+    this.session = session;
+    this.others = new Map(); // what is known of conversations beside the session's list: archived, deleted, found
+    const known = new Set(session.list.map((item) => item.id));
+    session.list = [...session.list, ...starred.filter((item) => !known.has(item.id))];
   }
 
   /** What is known of a conversation: an item of a list, or what was loaded of it. */
   item(id) {
-    return (
-      this.session.list.find((item) => item.id === id) ?? this.others.get(id) ?? this.session.loaded.get(id) ?? { id }
-    );
+    const { list, loaded } = this.session;
+    return list.find((item) => item.id === id) ?? this.others.get(id) ?? loaded.get(id) ?? { id };
   }
 
-  /** Items that other lists have (search, the archive): so that `item` knows them. */
+  /** Items that other lists have (a search, the archive): so that `item` knows them. */
   learn(items) {
-    for (const item of items) if (!this.session.list.some((one) => one.id === item.id)) this.others.set(item.id, item);
+    for (const item of items) this.others.set(item.id, item);
   }
 
   // --- changes -----------------------------------------------------------------------------------------------------
@@ -52,13 +43,12 @@ export class Library {
 
   async remove(id) {
     const before = { ...this.item(id) };
-    this.#drop(id, {});
+    this.#drop(id);
     try {
       await this.send("DELETE", `/conversations/${id}`);
-      this.channel.postMessage({ id, deleted: true });
     } catch (error) {
       if (error.status === 404) return; // it was gone
-      this.#apply({ ...before, deleted_at: null });
+      this.#take(before);
       throw error;
     }
   }
@@ -73,10 +63,8 @@ export class Library {
     for (let at = 0; at < ids.length; at += 100) {
       const { items } = await this.send("POST", "/conversations/changes", { ids: ids.slice(at, at + 100), ...what });
       for (const item of items) {
-        if (item.deleted_at) {
-          this.#drop(item.id, {});
-          this.channel.postMessage({ id: item.id, deleted: true });
-        } else this.#take(item);
+        if (item.deleted_at) this.#drop(item.id);
+        else this.#take(item);
       }
       changed.push(...items);
     }
@@ -84,13 +72,12 @@ export class Library {
   }
 
   async #change(id, sent, shown) {
-    const item = this.item(id);
-    const before = Object.fromEntries(Object.keys(shown).map((name) => [name, item[name] ?? null]));
-    this.#apply({ id, ...shown });
+    const before = { ...this.item(id) };
+    this.#take({ ...before, ...shown });
     try {
       return this.#take(await this.send("PATCH", `/conversations/${id}`, sent));
     } catch (error) {
-      this.#apply({ id, ...before });
+      this.#take({ ...before });
       throw error;
     }
   }
@@ -142,46 +129,16 @@ export class Library {
 
   // --- keeping in step ---------------------------------------------------------------------------------------------
 
-  #take(item) {
-    this.#apply(item);
-    this.channel.postMessage({ item });
+  #take(given) {
+    const { messages, ...item } = given; // of one that was loaded, these are its own affair
+    this.others.set(item.id, item);
+    if (item.updated_at) this.session.hear(item);
     return item;
   }
 
-  #apply(change) {
-    const { session } = this;
-    const facts = Object.fromEntries(FACTS.filter((name) => name in change).map((name) => [name, change[name]]));
-    const listed = session.list.find((item) => item.id === change.id);
-    const loaded = session.loaded.get(change.id);
-    if (loaded) Object.assign(loaded, facts);
-    if (listed) Object.assign(listed, facts);
-    else {
-      const other = { ...this.others.get(change.id), ...change };
-      // Whole items come into the list; only what is known of one does not make it whole.
-      if (other.updated_at && !other.archived_at && !other.deleted_at) {
-        this.others.delete(change.id);
-        session.list = [...session.list, other];
-      } else this.others.set(change.id, other);
-    }
-    this.#tell({ id: change.id, item: this.item(change.id) });
-  }
-
-  #drop(id, { deleted = false }) {
-    const { session } = this;
-    const item = this.item(id);
-    session.list = session.list.filter((one) => one.id !== id);
-    this.others.set(id, { ...item, id, deleted_at: new Date().toISOString() });
-    this.#tell({ id, deleted: true, elsewhere: deleted });
-  }
-
-  #tell(change) {
-    this.session.notify({ kind: "list" });
-    for (const listener of this.listeners) listener(change);
-  }
-
-  #merge(starred) {
-    const known = new Set(this.session.list.map((item) => item.id));
-    this.session.list = [...this.session.list, ...starred.filter((item) => !known.has(item.id))];
+  #drop(id) {
+    this.others.set(id, { ...this.item(id), deleted_at: new Date().toISOString() });
+    this.session.forget(id);
   }
 }
 

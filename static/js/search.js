@@ -98,11 +98,30 @@ export function install(workspace) {
     sidebar.setView(view);
   }
 
+  /** What was found, as it is by now: renamed, and without what does not belong here any more. */
+  function upToDate() {
+    const listed = new Map(workspace.session.list.map((item) => [item.id, item]));
+    const kept = found.items.map((item) => {
+      const now = listed.get(item.id) ?? library.others.get(item.id) ?? item;
+      if (!item.hit || item.hit.conversation.title === now.title) return { ...now, hit: item.hit };
+      return { ...now, hit: { ...item.hit, title: [{ text: now.title, marked: false }] } };
+    });
+    const { deleted, archived, starred, tag } = found.wanted;
+    return kept.filter(
+      (item) =>
+        Boolean(item.deleted_at) === deleted &&
+        (deleted || Boolean(item.archived_at) === archived) &&
+        (!starred || item.starred_at) &&
+        (!tag || item.tags?.includes(tag)),
+    );
+  }
+
   const view = {
     groups() {
-      if (!found?.items.length) return [];
-      if (found.wanted.text) return [{ key: "hits", name: "", items: found.items }];
-      return byDay(found.items, undefined, "view ");
+      const items = found ? upToDate() : [];
+      if (!items.length) return [];
+      if (found.wanted.text) return [{ key: "hits", name: "", items }];
+      return byDay(items, undefined, "view ");
     },
     async more() {
       if (!found?.next || found.fetching || found.failed) return;
@@ -114,7 +133,7 @@ export function install(workspace) {
       if (!found) return [];
       if (found.failed) return [problem(found)];
       if (found.fetching) return found.items.length || found.late ? [skeleton()] : [];
-      return found.items.length ? [] : [none(found.wanted)];
+      return upToDate().length ? [] : [none(found.wanted)];
     },
   };
 
@@ -246,27 +265,6 @@ export function install(workspace) {
     if (id) requestAnimationFrame(() => reveal(workspace, id, []));
   });
 
-  // What changes elsewhere changes here.
-  library.onChange(({ id, item, deleted }) => {
-    if (!found) return;
-    const at = found.items.findIndex((one) => one.id === id);
-    if (at < 0) return;
-    const stays =
-      Boolean(deleted || item?.deleted_at) === found.wanted.deleted &&
-      (found.wanted.deleted || Boolean(item?.archived_at) === found.wanted.archived) &&
-      (!found.wanted.starred || item?.starred_at) &&
-      (!found.wanted.tag || item?.tags?.includes(found.wanted.tag));
-    if (!stays) found.items = found.items.filter((one) => one.id !== id);
-    else {
-      const { messages, ...facts } = item;
-      const now = { ...found.items[at], ...facts };
-      if (now.hit && now.hit.conversation.title !== now.title)
-        now.hit = { ...now.hit, title: [{ text: now.title, marked: false }] };
-      found.items = found.items.with(at, now);
-    }
-    sidebar.changed();
-  });
-
   commands.add({
     id: "search",
     title: gettext("Search chats"),
@@ -278,8 +276,8 @@ export function install(workspace) {
       input.select();
     },
   });
-  commands.add({ id: "archived", title: gettext("Show archived chats"), icon: "archive", run: () => lookAt({ archived: true }) });
-  commands.add({ id: "deleted", title: gettext("Show recently deleted chats"), icon: "trash-2", run: () => lookAt({ deleted: true }) });
+  commands.add({ id: "archived", group: "conversations", title: gettext("Show archived chats"), icon: "archive", run: () => lookAt({ archived: true }) });
+  commands.add({ id: "deleted", group: "conversations", title: gettext("Show recently deleted chats"), icon: "trash-2", run: () => lookAt({ deleted: true }) });
 
   function lookAt(change) {
     if (!sidebar.isOpen) sidebar.show(true);

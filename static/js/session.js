@@ -141,9 +141,10 @@ export class Session {
     this.gone.delete(told.id);
     const item = this.list.find((entry) => entry.id === told.id) ?? { id: told.id };
     Object.assign(item, told);
-    this.list = [item, ...this.list.filter((entry) => entry !== item)].sort(
-      (one, other) => Date.parse(other.updated_at) - Date.parse(one.updated_at),
-    );
+    const others = this.list.filter((entry) => entry !== item);
+    this.list = item.archived_at
+      ? others
+      : [item, ...others].sort((one, other) => Date.parse(other.updated_at) - Date.parse(one.updated_at));
     this.notify({ kind: "list" });
     const known = this.loaded.get(told.id);
     if (!known) return false;

@@ -122,6 +122,7 @@ export class Sidebar extends Sheet {
   }
 
   #pressed(event) {
+    if (event.defaultPrevented || !event.target.closest(".conversation")) return;
     if (event.target.matches("input:not([type=checkbox])") || event.metaKey || event.ctrlKey || event.altKey) return;
     const by = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity }[event.key];
     if (by === undefined) return;

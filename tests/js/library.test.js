@@ -2,26 +2,19 @@ import assert from "node:assert/strict";
 import { after, beforeEach, test } from "node:test";
 
 import { Library } from "#octavo/library.js";
+import { Session } from "#octavo/session.js";
 import { suggested } from "#octavo/tags.js";
 import { Unread } from "#octavo/unread.js";
 
-/** A session as far as the library knows it, and a server that answers what the test says. */
+/** A session without a connection, and a server that answers what the test says. */
 function open({ list = [], starred = [] } = {}) {
-  const session = {
-    api: "/api/t/x", list, loaded: new Map(), told: 0,
-    notify() {
-      this.told += 1;
-    },
-    refreshList: async () => {},
-  };
-  const library = new Library({ session, slug: `x${Math.random()}`, starred });
-  const heard = [];
-  library.onChange((change) => heard.push(change));
-  opened.push(library);
-  return { session, library, heard };
+  const told = [];
+  const session = new Session({
+    api: "/api/t/x", conversations: { items: list, next: null }, notify: (change) => told.push(change.kind),
+  });
+  return { session, library: new Library({ session, starred }), told };
 }
 
-const opened = [];
 let requests;
 let answers;
 const realFetch = globalThis.fetch;
@@ -41,7 +34,6 @@ beforeEach(() => {
 
 after(() => {
   globalThis.fetch = realFetch;
-  for (const library of opened) library.channel.close();
 });
 
 const item = (id, more = {}) => ({
@@ -88,33 +80,29 @@ test("what is deleted leaves the list, comes back where it fails, and stays away
 
 test("many are changed a hundred at a time, and those that are gone are left out", async () => {
   const ids = Array.from({ length: 130 }, (_, n) => `${n}`);
-  const { session, library, heard } = open({ list: ids.map((id) => item(id)) });
+  const { session, library, told } = open({ list: ids.map((id) => item(id)) });
   answers.push([200, { items: ids.slice(0, 100).map((id) => item(id, { deleted_at: "2026-11-29T11:00:00Z" })) }]);
   answers.push([200, { items: [item("100", { deleted_at: "2026-11-29T11:00:00Z" })] }]);
   const changed = await library.changeMany(ids, { deleted: true });
   assert.equal(changed.length, 101);
   assert.deepEqual(requests.map((one) => one.body.ids.length), [100, 30]);
   assert.equal(session.list.length, 29);
-  assert.ok(heard.every((change) => change.deleted && !change.elsewhere));
+  assert.equal(told.filter((kind) => kind === "gone").length, 101);
+});
+
+test("what is archived leaves the list and is known all the same, and comes back where it was", async () => {
+  const { session, library } = open({ list: [item("a"), item("b", { updated_at: "2026-11-28T10:00:00Z" })] });
+  answers.push([200, item("a", { archived_at: "2026-11-29T11:00:00Z" })], [200, item("a")]);
+  await library.setArchived("a", true);
+  assert.deepEqual(session.list.map((one) => one.id), ["b"]);
+  assert.equal(library.item("a").archived_at, "2026-11-29T11:00:00Z");
+  await library.setArchived("a", false);
+  assert.deepEqual(session.list.map((one) => one.id), ["a", "b"]);
 });
 
 test("starred ones of long ago are in the list once", () => {
   const { session } = open({ list: [item("a"), item("b")], starred: [item("b"), item("z")] });
   assert.deepEqual(session.list.map((one) => one.id), ["a", "b", "z"]);
-});
-
-test("two tabs are in step", async () => {
-  const here = open({ list: [item("a")] });
-  const there = open({ list: [item("a")] });
-  answers.push([200, item("a", { tags: ["x"] })]);
-  const slug = `y${Math.random()}`;
-  const one = new Library({ session: here.session, slug });
-  const other = new Library({ session: there.session, slug });
-  opened.push(one, other);
-  const heard = new Promise((resolve) => other.onChange(resolve));
-  await one.rename("a", "a");
-  assert.deepEqual((await heard).item.tags, ["x"]);
-  assert.deepEqual(there.session.list[0].tags, ["x"]);
 });
 
 test("a search names what is wanted and nothing else", async () => {
