@@ -11,7 +11,6 @@ from django import forms
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 
-from chatapp.dashboard.zones import end_of, reader_zone, start_of
 from chatapp.downloads import download
 from chatapp.errors import Refusal
 from chatapp.feedback import selectors
@@ -22,6 +21,7 @@ from chatapp.prompts.models import SystemPrompt
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import page, refuse, tenant_page
 from chatapp.tenants.permissions import Permission
+from chatapp.zones import end_of, reader_zone, start_of
 
 PAGE = 50
 

@@ -12,6 +12,7 @@ import { install as installConnection } from "#octavo/connection.js";
 import { install as installAnnounce } from "#octavo/announce.js";
 import { install as installKeys } from "#octavo/keys.js";
 import { install as installMemory } from "#octavo/memory.js";
+import { install as installMoving } from "#octavo/moving.js";
 import { install as installUpdates } from "#octavo/updates.js";
 import { Composer } from "#octavo/composer.js";
 import { Files, Preview, acceptFiles } from "#octavo/files.js";
@@ -328,6 +329,7 @@ const features = [
   installMemory,
   installKeys,
   installChats,
+  installMoving,
 ];
 for (const install of features) install(workspace);
 show(current);

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import IO, Any, cast
 from uuid import UUID
 
+from django.conf import settings
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 from ninja import File, Query, Router, Schema
@@ -41,7 +42,10 @@ class ImportRow(Schema):
 
 
 class Imports(Schema):
+    """`most_bytes`: how large a file may be."""
+
     items: list[ImportRow]
+    most_bytes: int
 
 
 class ImportReport(Schema):
@@ -126,7 +130,7 @@ def import_file(
 
 @router.get("/t/{slug}/imports", response={200: Imports, **REFUSALS}, auth=CHAT, summary="One's latest imports")
 def imports(request: AccessRequest, slug: str) -> Any:
-    return {"items": services.imports_of(request.auth)}
+    return {"items": services.imports_of(request.auth), "most_bytes": settings.OCTAVO_MAX_FILE}
 
 
 @router.delete(

@@ -1,0 +1,53 @@
+/* What this page asks of the product's HTTP API: JSON there and back, refusals as errors in words. */
+
+import { gettext } from "#octavo/i18n.js";
+
+export const token = () => document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
+
+/** What went wrong, for people: {message, status, code}. `reply`: the API's own words, where there are any. */
+export function problem(status, reply) {
+  const error = reply?.error;
+  const message = error?.message ?? (status ? gettext("The server could not do this. Try again.") : gettext("No connection to the server. Try again."));
+  return Object.assign(new Error(message), { status, code: error?.code ?? "" });
+}
+
+/** The answer's JSON, null where it has none. Throws `problem`. */
+export async function call(method, path, body) {
+  let reply;
+  try {
+    reply = await fetch(path, {
+      method,
+      redirect: "manual",
+      headers: {
+        Accept: "application/json",
+        ...(method === "GET" ? {} : { "X-CSRFToken": token() }),
+        ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+      },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw problem(0);
+  }
+  const told = reply.status === 204 ? null : await reply.json().catch(() => null);
+  if (!reply.ok) throw problem(reply.status, told);
+  return told;
+}
+
+/** Send a file as a form does; `onProgress(part)` from 0 to 1, and `signal` to stop it. */
+export function sendFile(path, file, { onProgress, signal } = {}) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", path);
+    request.responseType = "json";
+    request.setRequestHeader("X-CSRFToken", token());
+    request.upload.addEventListener("progress", (event) => event.lengthComputable && onProgress?.(event.loaded / event.total));
+    request.addEventListener("load", () =>
+      request.status >= 200 && request.status < 300 ? resolve(request.response) : reject(problem(request.status, request.response)),
+    );
+    for (const name of ["error", "abort"]) request.addEventListener(name, () => reject(problem(0)));
+    signal?.addEventListener("abort", () => request.abort());
+    const form = new FormData();
+    form.append("file", file);
+    request.send(form);
+  });
+}
