@@ -35,6 +35,8 @@ COMPILED = LOCALE / ".compiled"
 
 PYTHON_WORDS: dict[str, object] = {
     "_": None,
+    "_l": None,  # gettext_lazy
+    "_n": None,  # gettext_noop
     "gettext": None,
     "gettext_lazy": None,
     "gettext_noop": None,
@@ -48,6 +50,8 @@ SCRIPT_WORDS: dict[str, object] = {"gettext": None, "ngettext": (1, 2), "pgettex
 TRANSLATORS = ("Translators:",)
 # `%(name)s`, and Python's `{name}`; `%%` is a percent sign.
 PLACEHOLDER = re.compile(r"%\((\w+)\)[sd]|\{(\w*)\}")
+# Tags that texts have; what else is in angle brackets is words.
+MARKUP = frozenset({"a", "br", "code", "em", "kbd", "span", "strong"})
 # What changes with every run, or says nothing.
 NOISE = re.compile(
     r'^"(?:Project-Id-Version|Report-Msgid-Bugs-To|POT-Creation-Date|PO-Revision-Date|Last-Translator|Language-Team'
@@ -113,6 +117,10 @@ def merged(language: str, domain: str) -> Catalog:
     catalog = read(language, domain)
     catalog.update(collected(domain), no_fuzzy_matching=True)
     catalog.fuzzy = False
+    for message in catalog:
+        if message.fuzzy:  # it has become a plural, or is none any more: what stood there is of no use
+            message.flags.discard("fuzzy")
+            message.string = ("",) * catalog.num_plurals if message.pluralizable else ""
     return catalog
 
 
@@ -155,10 +163,12 @@ class _Tags(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found["<" + tag + "".join(f" {name}={value}" for name, value in sorted(attrs)) + ">"] += 1
+        if tag in MARKUP:
+            self.found["<" + tag + "".join(f" {name}={value}" for name, value in sorted(attrs)) + ">"] += 1
 
     def handle_endtag(self, tag: str) -> None:
-        self.found[f"</{tag}>"] += 1
+        if tag in MARKUP:
+            self.found[f"</{tag}>"] += 1
 
 
 def _texts(message: Message) -> tuple[str, ...]:

@@ -58,12 +58,12 @@ def profile(request: HttpRequest) -> HttpResponse:
 @require_POST
 def language(request: HttpRequest) -> HttpResponse:
     """`language`: a code of settings.LANGUAGES, or "" for what the browser asks for. Kept in this browser, and with the
-    account of who is logged in. Leads back to `next`."""
+    account of who is logged in. Leads back to the page that it was chosen on."""
     code = languages.known(request.POST.get("language", ""))
     if isinstance(request.user, User) and request.user.language != code:
         User.objects.filter(pk=request.user.pk).update(language=code)
-    back = request.POST.get("next", "")
-    response = redirect(back if url_has_allowed_host_and_scheme(back, {request.get_host()}) else "/")
+    page = request.headers.get("Referer", "")
+    response = redirect(page if url_has_allowed_host_and_scheme(page, {request.get_host()}) else "/")
     languages.remember(response, code)
     return response
 

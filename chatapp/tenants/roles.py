@@ -39,13 +39,12 @@ COVERED = {
     P.MANAGE_LIMITS: {P.READ_LIMITS},
 }
 
-# What a role may that contains another one whole.
-ALL_OF: dict[Role, str] = {
-    Role.OWNER: _n("All that an owner may."),
-    Role.ADMIN: _n("All that an admin may."),
-    Role.EDITOR: _n("All that a prompt editor may."),
-    Role.MEMBER: _n("All that a member may."),
-    Role.AUDITOR: _n("All that an auditor may."),
+WITH_ARTICLE: dict[Role, str] = {
+    Role.OWNER: _n("an owner"),
+    Role.ADMIN: _n("an admin"),
+    Role.EDITOR: _n("a prompt editor"),
+    Role.MEMBER: _n("a member"),
+    Role.AUDITOR: _n("an auditor"),
 }
 
 
@@ -66,8 +65,13 @@ def describe(role: Role) -> Description:
     hidden = frozenset[Permission]().union(*(COVERED.get(permission, set()) for permission in given))
     phrases = [_(WORDS[p]) for p in Permission if p in given and p not in known and p not in hidden]
     sentences = []
-    if next_lower:
-        sentences.append(" ".join(_(ALL_OF[other]) for other in next_lower))
+    names = [_(WITH_ARTICLE[other]) for other in next_lower]
+    if len(names) == 1:
+        sentences.append(_("All that %(role)s may.") % {"role": names[0]})
+    elif names:
+        sentences.append(
+            _("All that %(first)s and %(last)s may.") % {"first": _(", ").join(names[:-1]), "last": names[-1]}
+        )
     if phrases:
         listed = "; ".join(phrases)
         sentences.append(_("Also: %(list)s.") % {"list": listed} if next_lower else f"{listed[0].upper()}{listed[1:]}.")

@@ -9,6 +9,7 @@ from datetime import datetime
 from django import forms, template
 from django.forms import BoundField
 from django.templatetags.static import static
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -17,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from chatapp.chat import modules
 from chatapp.languages import NAMES, SOURCE, inside, words_url
+from chatapp.tenants.models import Tenant
 from chatapp.tenants.pages import ONCE, once_token
 
 register = template.Library()
@@ -96,6 +98,14 @@ def enumeration(names: Iterable[object]) -> SafeString:
     first = format_html_join(_(", "), "{}", ((name,) for name in bold[:-1]))
     # Translators: the last two of a list, as in "A, B and C"
     return format_html(_("{first} and {last}"), first=first, last=bold[-1])
+
+
+@register.simple_tag
+def teams(found: Iterable[Tenant]) -> SafeString:
+    """Links to the administration of teams, for the middle of a sentence."""
+    # Translators: between the names of a list, as in "A, B and C"
+    links = ((reverse("tenant-admin", args=[team.slug]), team.name) for team in found)
+    return format_html_join(_(", "), '<a class="link" dir="auto" href="{}">{}</a>', links)
 
 
 @register.filter(name="inside")
