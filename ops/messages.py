@@ -209,9 +209,12 @@ def faults(catalog: Catalog) -> Iterator[str]:
                 yield f"{what} has the placeholders {sorted(names)} in {text!r} and not {sorted(wanted)}"
             if re.sub(r"%%|%\(\w+\)[sd]", "", text).count("%") != re.sub(r"%%|%\(\w+\)[sd]", "", said[-1]).count("%"):
                 yield f"{what} has another number of percent signs in {text!r}"
+            if '"' in re.sub(r"<[^>]*>", "", text) and '"' not in re.sub(r"<[^>]*>", "", said[-1]):
+                yield f"{what} has a straight quotation mark in {text!r}, which would end an attribute"
             if _Tags(text).found != _Tags(said[-1]).found:
                 yield f"{what} has other tags in {text!r}"
-            if (text[:1].isspace(), text[-1:].isspace()) != (said[-1][:1].isspace(), said[-1][-1:].isspace()):
+            edges = any(character.isalpha() for character in said[-1])
+            if edges and (text[:1].isspace(), text[-1:].isspace()) != (said[-1][:1].isspace(), said[-1][-1:].isspace()):
                 yield f"{what} begins or ends with other space in {text!r}"
 
 
