@@ -35,7 +35,13 @@ installShell({
 for (const frame of document.querySelectorAll(".table")) {
   const name = frame.closest("section")?.querySelector("h2, h3") ?? document.querySelector("h1");
   name.id ||= `of-table-${Math.random().toString(36).slice(2)}`;
+  const more = () => {
+    const left = frame.scrollWidth - frame.clientWidth - Math.abs(frame.scrollLeft);
+    frame.toggleAttribute("data-more", left > 1);
+  };
+  frame.addEventListener("scroll", more, { passive: true });
   new ResizeObserver(() => {
+    more();
     const scrolls = frame.scrollWidth > frame.clientWidth;
     for (const [attribute, value] of [["tabindex", "0"], ["role", "group"], ["aria-labelledby", name.id]]) {
       if (scrolls) frame.setAttribute(attribute, value);

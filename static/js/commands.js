@@ -1,8 +1,8 @@
 /* What can be done on this page, by name: the palette lists it, the keyboard starts it, the help explains it.
 
    A command is {id, title, keys, group, icon, run, when}: `title` in words, `keys` as KEYS has them ("" for none), `group`
-   one of GROUPS, `when()` says whether it can be done now; without `run` the browser does it by itself. The newest with an
-   id replaces the one before. */
+   one of GROUPS, `when()` says whether it can be done now, `hidden()` whether the help leaves it out; without `run` the browser
+   does it by itself. The newest with an id replaces the one before. */
 
 import { gettext, pgettext } from "#octavo/i18n.js";
 
@@ -24,6 +24,7 @@ export const KEYS = {
   theme: "Own+D",
   write: "Own+W",
   send: "Message+Enter",
+  "send-now": "Message+Mod+Enter",
   "break-line": "Message+Shift+Enter",
   stop: "Escape",
   "edit-last": "Empty+ArrowUp",
@@ -42,7 +43,12 @@ export const GROUPS = {
   conversations: () => gettext("Conversations"),
   page: () => gettext("This page"),
 };
-const GROUP_OF = { "edit-last": "chat", regenerate: "chat", continue: "chat", search: "conversations" };
+const GROUP_OF = {
+  ...Object.fromEntries(
+    ["edit-last", "regenerate", "continue", "quote-last", "choices", "previous-version", "next-version"].map((id) => [id, "chat"]),
+  ),
+  search: "conversations",
+};
 
 const known = new Map();
 const SINGLE = "octavo:single-keys";
@@ -109,6 +115,8 @@ export function wordsOf(keys, mac = isMac) {
     Enter: [mac ? "↩" : pgettext("key", "Enter")],
     ArrowUp: ["↑"],
     ArrowDown: ["↓"],
+    ArrowLeft: ["←"],
+    ArrowRight: ["→"],
   };
   return keys.split("+").flatMap((part) => names[part] ?? [part]);
 }
@@ -153,7 +161,7 @@ export function matches(keys, event, mac = isMac) {
   const wanted = {
     ctrlKey: (wants.has("Mod") && !mac) || (own && mac),
     metaKey: wants.has("Mod") && mac,
-    altKey: own && !mac,
+    altKey: wants.has("Alt") || (own && !mac),
     shiftKey: own || wants.has("Shift"),
   };
   if (Object.entries(wanted).some(([name, value]) => Boolean(event[name]) !== value)) return false;

@@ -47,7 +47,12 @@ export class Composer {
       this.#grow();
     });
     this.input.addEventListener("paste", (event) => this.#pasted(event));
-    addEventListener("storage", (event) => this.#elsewhere(event));
+    // What an input method is about to write is nobody else's to change.
+    this.input.addEventListener("compositionstart", () => (this.composing = true));
+    this.input.addEventListener("compositionend", () => (this.composing = false));
+    addEventListener("storage", (event) => event.key === this.#name() && this.#follow(event.newValue));
+    // A page that slept has heard of nothing.
+    addEventListener("focus", () => this.#storage((store) => this.#follow(store.getItem(this.#name()))));
     // What was written before this script had come.
     this.early = this.input.value;
     this.input.enterKeyHint = this.enterBreaks ? "enter" : "send";
@@ -119,8 +124,8 @@ export class Composer {
     }
     if (this.answering) {
       this.#hinder(gettext("The last answer is still being written. Wait for it or stop it; your text stays here."));
-    } else if (hindrance) this.#hinder(hindrance);
-    else if (this.#size(text) > this.maxBytes) this.#tooLong(text, gettext("This text"));
+    } else if (this.#size(text) > this.maxBytes) this.#tooLong(text, gettext("This text"));
+    else if (hindrance) this.#hinder(hindrance);
     else {
       this.say("");
       this.put("");
@@ -189,17 +194,18 @@ export class Composer {
   // --- drafts ------------------------------------------------------------------------------------------------------
 
   #keep() {
-    this.#storage((store) => {
+    this.kept = this.#storage((store) => {
       if (this.input.value) store.setItem(this.#name(), this.input.value);
       else store.removeItem(this.#name());
+      return true;
     });
   }
 
-  /** Another tab has changed this draft: follow it, unless something else is being written here. */
-  #elsewhere(event) {
-    if (event.key !== this.#name()) return;
-    if (this.input.value !== (event.oldValue ?? "")) return;
-    this.input.value = event.newValue ?? "";
+  /** Another tab has changed this draft: the last writer's words hold. What is written here is kept at each key, so nothing
+      is lost but what another one has changed on purpose. */
+  #follow(text) {
+    if (this.composing || !this.kept || this.input.value === (text ?? "")) return;
+    this.input.value = text ?? "";
     this.#grow();
   }
 

@@ -7,7 +7,7 @@ import { gettext } from "#octavo/i18n.js";
 import { speaking } from "#octavo/speaking.js";
 
 export function openHelp() {
-  const all = commands.all().filter((command) => command.keys);
+  const all = commands.all().filter((command) => command.keys && !command.hidden?.());
   const groups = Object.keys(GROUPS).map((name) => ({
     title: GROUPS[name](),
     entries: all.filter((command) => command.group === name),
@@ -33,7 +33,7 @@ function part({ title, entries }, at) {
           "div",
           {},
           h("dt", { text: [command.title, placeOf(command.keys)].filter(Boolean).join(", ") }),
-          h("dd", { class: "keys" }, ...wordsOf(command.keys).map((word) => h("kbd", { text: word }))),
+          h("dd", { class: "keycaps" }, ...wordsOf(command.keys).map((word) => h("kbd", { text: word }))),
         ),
       ),
     ),

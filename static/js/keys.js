@@ -5,6 +5,7 @@ import { copy } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
 import { installShell } from "#octavo/shell.js";
 import { toast } from "#octavo/toast.js";
+import { shown } from "#octavo/tree.js";
 
 /** The last block of code in a text of markdown, or null. */
 export function lastCode(markdown) {
@@ -13,8 +14,9 @@ export function lastCode(markdown) {
 }
 
 export function install(workspace) {
-  const { session, sidebar, composer, log, visit } = workspace;
-  const answers = () => [...log.views.keys()].filter((message) => message.role === "assistant" && message.text);
+  const { session, sidebar, composer, visit } = workspace;
+  const messages = () => (workspace.current ? shown(workspace.current) : []);
+  const answers = () => messages().filter((message) => message.role === "assistant" && message.text);
   const lastAnswer = () => answers().at(-1)?.text;
   const code = () => answers().map((message) => lastCode(message.text)).findLast((found) => found !== null);
 
@@ -65,9 +67,11 @@ export function install(workspace) {
     title: gettext("Send the message"),
     group: "chat",
     when: () => !composer.enterBreaks,
+    hidden: () => composer.enterBreaks,
     run: () => composer.send(),
   });
-  commands.add({ id: "break-line", title: gettext("Break the line"), group: "chat", when: () => !composer.enterBreaks });
+  commands.add({ id: "send-now", title: gettext("Send the message"), group: "chat", run: () => composer.send() });
+  commands.add({ id: "break-line", title: gettext("Break the line"), group: "chat", hidden: () => composer.enterBreaks });
   commands.add({
     id: "stop",
     title: gettext("Stop the answer"),

@@ -197,7 +197,7 @@ class Palette {
       icon(entry.icon ?? "arrow-right"),
       h("span", { class: "palette-label", dir: "auto" }, ...pieces(entry.label, entry.marks ?? [])),
       entry.hint ? h("span", { class: "palette-hint", text: entry.hint }) : null,
-      words.length ? h("span", { class: "keys" }, ...words.map((word) => h("kbd", { text: word }))) : null,
+      words.length ? h("span", { class: "keycaps" }, ...words.map((word) => h("kbd", { text: word }))) : null,
     );
     this.options.push({ entry, element });
     return element;

@@ -36,13 +36,15 @@ export class Sheet {
   }
 
   show(visible, remember = false) {
-    const held = this.sidebar.contains(document.activeElement);
+    const held = this.sidebar.contains(document.activeElement) || (this.page.inert && document.activeElement === document.body);
     this.sidebar.inert = !visible;
     this.page.inert = visible && this.isSheet;
     for (const toggle of this.toggles) toggle.setAttribute("aria-expanded", String(visible));
-    if (visible && this.isSheet) this.sidebar.querySelector("a, button")?.focus({ preventScroll: true });
+    // A frame later, since what fades in is invisible at first, and cannot have it.
+    if (visible && this.isSheet)
+      requestAnimationFrame(() => requestAnimationFrame(() => this.sidebar.querySelector("a, button")?.focus({ preventScroll: true })));
     // What is hidden cannot keep the focus.
-    else if (!visible && (held || document.activeElement === document.body)) this.toggles[0]?.focus({ preventScroll: true });
+    else if (!visible && held) this.toggles[0]?.focus({ preventScroll: true });
     if (!remember || this.isSheet) return;
     try {
       localStorage.setItem(KEY, visible ? "open" : "closed");

@@ -8,12 +8,14 @@ static/, websockets are open and silent.
 from __future__ import annotations
 
 import mimetypes
+from collections.abc import Iterator
 from contextvars import copy_context
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 from django.contrib.staticfiles import finders
 from django.test import Client
 from playwright.sync_api import BrowserContext, Route
@@ -21,6 +23,14 @@ from playwright.sync_api import BrowserContext, Route
 # One that browsers hold for safe, as they do https: else there is neither a clipboard nor a random id.
 ORIGIN = "http://localhost"
 PASSED_ON = ("accept", "content-type", "x-csrftoken", "idempotency-key")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def beside_playwright() -> Iterator[None]:
+    """Playwright's loop lives in this thread, though nothing of Django's runs in it: it must not refuse to work."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        yield
 
 
 @cache
