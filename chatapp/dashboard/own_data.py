@@ -25,6 +25,7 @@ from chatapp.data.deletion import deletions_of, undo_own_deletion
 from chatapp.data.own import delete_account, last_owner_of
 from chatapp.errors import NotFound, Refusal
 from chatapp.tenants.pages import is_repeat, refuse
+from chatapp.tenants.selectors import chat_teams_of
 
 # Without a password to ask for, the login itself must be this fresh.
 FRESH = timedelta(minutes=10)
@@ -94,6 +95,7 @@ def _page(request: HttpRequest, user: User, form: LeaveForm | None = None, *, st
         "exports": shown,
         "running": next((export for export in shown if export.unfinished), None),
         "deletions": deletions_of(user),
+        "teams": chat_teams_of(user),
         "last_owner_of": last_owner_of(user),
         "form": form or _form(user),
         "is_fresh": user.has_usable_password() or _is_fresh(user),

@@ -18,7 +18,7 @@ from chatapp.ids import parse_id
 from chatapp.scope import unscoped
 from chatapp.tenants.access import Access
 from chatapp.tenants.models import Invitation, Membership, Tenant
-from chatapp.tenants.permissions import Permission
+from chatapp.tenants.permissions import OF_ROLE, Permission, Role
 from chatapp.tenants.sign_in import SignIn
 
 PAGE = 50
@@ -35,6 +35,15 @@ def tenants_of(user: User | AnonymousUser) -> list[Tenant]:
     with unscoped("own teams"):
         active = Tenant.objects.filter(suspended_at=None, memberships__user=user, memberships__suspended_at=None)
         return list(active.order_by("name", "slug"))
+
+
+def chat_teams_of(user: User | AnonymousUser) -> list[Tenant]:
+    """Those of them that the user may chat in."""
+    with unscoped("own teams"):
+        roles = [role for role in Role if Permission.CHAT in OF_ROLE[role]]
+        own = Membership.objects.filter(user=user.pk, role__in=roles).values_list("tenant_id", flat=True)
+        mine = set(own)
+    return [tenant for tenant in tenants_of(user) if tenant.pk in mine]
 
 
 def closed_teams_of(user: User | AnonymousUser) -> list[str]:

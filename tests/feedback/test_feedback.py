@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from chatapp.chat.services import ask
 from chatapp.data.retention import purge_conversations
 from chatapp.errors import Forbidden, NotFound
 from chatapp.feedback import selectors, services
-from chatapp.feedback.models import Feedback
+from chatapp.feedback.models import OF_RATING, Feedback, Reason
 from chatapp.feedback.selectors import Filters
 from chatapp.prompts.models import SystemPrompt
 from chatapp.tenants.access import Access, access_for_user
@@ -182,3 +184,12 @@ def test_filters_narrow_the_page_the_counts_and_the_file(team: Team) -> None:
 
 def test_a_team_that_nobody_has_told_anything_is_told_how_feedback_comes(team: Team) -> None:
     assert "Nobody has rated an answer yet" in logged_in(team.owner).get("/t/acme/admin/feedback").content.decode()
+
+
+def test_the_page_knows_the_reasons_that_the_server_knows_in_the_same_words() -> None:
+    script = (Path(__file__).parents[2] / "static" / "js" / "feedback.js").read_text()
+    shown = dict(re.findall(r'\["(\w+)", gettext\("([^"]+)"\)\]', script))
+    assert shown == {reason.value: str(reason.label) for reason in Reason}
+    for rating, reasons in OF_RATING.items():
+        part = script.partition(f"  {rating}: () => [")[2].partition("],\n")[0]
+        assert re.match(rf'\s*\["{reasons[0]}"', part)
