@@ -29,9 +29,9 @@ ICONS = (
     "chart-column", "check", "chevron-left", "chevron-right", "chevrons-up-down", "circle-alert", "copy",
     "database", "download", "ellipsis", "file-text", "gauge", "history", "key-round", "keyboard", "layers",
     "list-checks", "log-out", "mail", "memory-stick", "message-square", "monitor", "moon", "panel-left",
-    "paperclip", "pencil", "plus", "refresh-cw", "scroll-text", "search", "settings", "shield-check",
+    "paperclip", "pencil", "plus", "refresh-cw", "scroll-text", "search", "settings", "share-2", "shield-check",
     "sliders-horizontal", "square-pen", "star", "sun", "tag", "text-quote", "thumbs-down", "thumbs-up", "trash-2",
-    "undo-2", "user-round", "users", "webhook", "wifi-off", "wrap-text", "x",
+    "undo-2", "upload", "user-round", "users", "webhook", "wifi-off", "wrap-text", "x",
 )  # fmt: skip
 
 SOURCE_MAP = re.compile(r"^//[#@] sourceMappingURL=\S*\s*$", re.MULTILINE)

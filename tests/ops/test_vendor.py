@@ -34,7 +34,7 @@ def test_no_served_library_points_at_a_source_map() -> None:
 def test_every_icon_that_pages_use_is_in_the_sprite() -> None:
     used = set()
     for path in [*(ROOT / "templates").rglob("*.html"), *(ROOT / "static/js").glob("*.js")]:
-        used |= set(re.findall(r'\bicon:? ?\(?"([a-z-]+)"', path.read_text()))
+        used |= set(re.findall(r'\bicon:? ?\(?"([a-z0-9-]+)"', path.read_text()))
     assert used
     assert used <= set(vendor.ICONS), f"not in the sprite: {used - set(vendor.ICONS)}"
 
