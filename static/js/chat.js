@@ -182,11 +182,16 @@ function show(conversation) {
   tell("shown", conversation);
 }
 
+function showTitle() {
+  const title = current?.title || gettext("New chat");
+  if ($("title").textContent !== title) $("title").textContent = title;
+  const whole = `${title} · ${page.tenant.name}`;
+  if (document.title !== whole) document.title = whole;
+}
+
 function update() {
-  const title = current?.title || "New chat";
-  $("title").textContent = title;
+  showTitle();
   showAssistant();
-  document.title = `${title} · ${page.tenant.name}`;
   composer.setAnswering(Boolean(current && session.live(current)));
   sidebar.render(session.list, current?.id);
 }
@@ -274,9 +279,10 @@ function reported(change) {
     if (!session.live(current)) refusal.answered();
   }
   if (change.kind === "accepted") for (const message of log.views.keys()) log.touch(message);
-  composer.setAnswering(Boolean(session.live(current)));
-  $("title").textContent = current.title || "New chat";
-  document.title = `${current.title || "New chat"} · ${page.tenant.name}`;
+  // With every piece of an answer: what stays the same is left alone, since setting it is work for the browser too.
+  const answering = Boolean(session.live(current));
+  if (answering !== composer.answering) composer.setAnswering(answering);
+  showTitle();
 }
 
 /** Questions that an earlier page could not send: asked again, or given back to where they were written. */

@@ -14,6 +14,18 @@ import { MarkdownView } from "#octavo/markdown.js";
 
 const QUIET_MS = 1000;
 
+const whose = (message, name) => h("h2", { class: "who", text: message.role === "user" ? gettext("You") : name });
+
+/** A message as it stands far away from the reader: who and the text as it came, which the browser finds and speaks. */
+export function plainMessage(message, { name }) {
+  return h(
+    "article",
+    { class: `message ${message.role} unloaded`, "data-id": message.id },
+    whose(message, name),
+    h("div", { class: "text plain", dir: "auto", text: message.text }),
+  );
+}
+
 export class MessageView {
   /** `acts`: what can be done with it, {again, retry, goOn, edit, quote, step} (answering.js); `limit`: how many tokens the
       team's answers may have, null where nobody says; `showFile(file)` opens one of a question's. `actions`: functions that
@@ -30,7 +42,7 @@ export class MessageView {
     this.element = h(
       "article",
       { class: `message ${message.role}`, "data-id": message.id },
-      h("h2", { class: "who", text: isUser ? gettext("You") : name }),
+      whose(message, name),
       message.files?.length ? sentFiles(message.files, showFile) : null,
       this.text,
       this.state,
@@ -41,14 +53,16 @@ export class MessageView {
     if (message.editing !== undefined) this.#openEditor(message.editing);
   }
 
-  update() {
+  /** `length`: show no more of the text than this, for now. */
+  update(length = Infinity) {
     const { message } = this;
+    const text = length < message.text.length ? message.text.slice(0, length) : message.text;
     const live = LIVE.has(message.status);
     this.element.dataset.id = message.id;
     if (message.role === "assistant") this.element.dataset.status = message.status;
     this.element.classList.toggle("running", live && message.text !== "");
-    if (this.markdown) this.markdown.update(message.text, live);
-    else if (this.text.textContent !== message.text) this.text.textContent = message.text;
+    if (this.markdown) this.markdown.update(text, live);
+    else if (this.text.textContent !== text) this.text.textContent = text;
     this.text.hidden = message.text === "" || this.editor !== null;
     this.footer.update(live || this.editor !== null);
     this.#showNotice(live);
