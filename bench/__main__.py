@@ -1,4 +1,5 @@
-"""`make bench`: Octavo beside transformers and llama-server in one table, then every other benchmark.
+"""`make bench`: Octavo beside transformers and llama-server in one table, then every other benchmark but what is
+measured on demand (`--only pages`).
 
     python -m bench [--only octavo --only llama-server] [--log]
 
@@ -29,6 +30,7 @@ SERVED = ["octavo", "llama-server", "transformers"]
 SECTIONS = ["steps", "chats", "prefix", "random"]  # of bench.engine
 TRANSPORT = "transport"
 OTHERS = ["scheduler", "fairness", "quality"]
+ON_DEMAND = ["pages"]  # needs a Chromium, and says nothing of engines
 PEERS: dict[str, Callable[[], Column]] = {
     "llama-server": serve.llama_column,
     "transformers": serve.transformers_column,
@@ -83,7 +85,7 @@ def main(argv: list[str]) -> int:
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     every = [*SERVED, TRANSPORT, *SECTIONS, *OTHERS]
-    parser.add_argument("--only", action="append", choices=every, help="may be repeated")
+    parser.add_argument("--only", action="append", choices=[*every, *ON_DEMAND], help="may be repeated")
     parser.add_argument("--log", action="store_true", help="put what was found into docs/LOG.md")
     args = parser.parse_args(argv)
     parts = args.only or every
@@ -98,7 +100,7 @@ def main(argv: list[str]) -> int:
     for name in SECTIONS:
         if name in parts:
             well &= part(name, lambda name=name: in_process(results, name))  # type: ignore[misc]
-    for name in OTHERS:
+    for name in [*OTHERS, *ON_DEMAND]:
         if name in parts:
             well &= part(name, lambda name=name: run_module(f"bench.{name}", timeout_s=PART_S))  # type: ignore[misc]
     if results.columns or results.sections or results.carried:
