@@ -9,6 +9,8 @@ export class Editor {
     Object.assign(this, { onSend, onCancel, onWrite });
     this.input = h("textarea", { "aria-label": gettext("Edit your message"), rows: "1", dir: "auto" });
     this.input.value = text;
+    // Where there is no Shift at hand, Enter breaks the line, as it does where messages are written.
+    this.enterBreaks = matchMedia("(hover: none) and (pointer: coarse)").matches;
     this.send = h("button", { type: "submit", class: "button primary small" }, gettext("Send"));
     const cancel = h("button", { type: "button", class: "button small", onclick: () => onCancel() }, gettext("Cancel"));
     const hint = gettext("The former one stays, and can be gone back to.");
@@ -37,16 +39,20 @@ export class Editor {
 
   #key(event) {
     // An input method's Enter chooses a candidate, and its Escape drops one.
-    if (event.isComposing) return;
+    if (event.isComposing || event.keyCode === 229) return;
     if (event.key === "Escape") {
       event.preventDefault();
       event.stopPropagation(); // which would stop an answer
       this.onCancel();
-    } else if (event.key === "Enter" && !event.shiftKey && event.target === this.input) {
+    } else if (event.key === "Enter" && event.target === this.input && this.#sends(event)) {
       event.preventDefault();
       event.stopPropagation();
       this.#submit();
     }
+  }
+
+  #sends({ shiftKey, metaKey, ctrlKey }) {
+    return metaKey || ctrlKey || !(shiftKey || this.enterBreaks);
   }
 
   #submit() {
