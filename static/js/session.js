@@ -300,7 +300,7 @@ export class Session {
       onRefused: (error) => this.#reject(answer, entry, error),
       ...this.#hears(answer, entry),
     });
-    this.notify({ kind: "message", conversation, message: shownAs(conversation, answer) });
+    this.notify({ kind: "message", conversation, message: shownAs(answer) });
   }
 
   #time() {
@@ -318,7 +318,7 @@ export class Session {
     if (!answer || answer.stopping) return;
     answer.stopping = true;
     this.underway.get(answer)?.response.cancel();
-    this.notify({ kind: "message", conversation, message: shownAs(conversation, answer) });
+    this.notify({ kind: "message", conversation, message: shownAs(answer) });
   }
 
   // --- what the client says ----------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ export class Session {
     return {
       onChange: () => {
         if (!LIVE.has(answer.status)) this.#finished(answer, conversation);
-        this.notify({ kind: "message", conversation, message: shownAs(conversation, answer) });
+        this.notify({ kind: "message", conversation, message: shownAs(answer) });
       },
       onLost: () => this.#reload(answer, conversation),
     };
@@ -361,7 +361,7 @@ export class Session {
     if (frame.message_id) answer.id = frame.message_id;
     this.#keepBranch(conversation);
     this.#touch(conversation, true);
-    this.notify({ kind: "accepted", conversation, question, answer: shownAs(conversation, answer), before, isNew });
+    this.notify({ kind: "accepted", conversation, question, answer: shownAs(answer), before, isNew });
   }
 
   #finished(answer, conversation) {
@@ -398,6 +398,6 @@ export class Session {
       };
     }
     shown(conversation);
-    this.notify({ kind: "message", conversation, message: shownAs(conversation, answer) });
+    this.notify({ kind: "message", conversation, message: shownAs(answer) });
   }
 }

@@ -71,6 +71,7 @@ function summed(parts, kind, name) {
 
 const turns = new WeakMap(); // the first part -> its Turn
 const places = new WeakMap(); // what is shown -> {at, ends}
+const within = new WeakMap(); // a part -> the Turn that it was shown in last
 
 function turnOf(head) {
   if (!turns.has(head)) turns.set(head, new Turn(head));
@@ -92,9 +93,11 @@ export function shown(conversation) {
       list.push(turn);
     }
   }
+  const onPath = new Set(path);
   for (const one of list) {
     const last = one instanceof Turn ? one.last : one;
-    const ends = tree.ends(one.parent_id, new Set(path));
+    for (const part of one.parts ?? []) within.set(part, one);
+    const ends = tree.ends(one.parent_id, onPath);
     places.set(one, { at: ends.indexOf(last), ends });
   }
   return list;
@@ -114,14 +117,9 @@ export function leafBeside(conversation, message, by) {
 }
 
 /** What a message of the tree is shown as: the Turn that it is a part of, or itself. */
-export function shownAs(conversation, message) {
-  if (message.role !== "assistant") return message;
-  const byId = new Map(conversation.messages.map((one) => [one.id, one]));
-  let head = message;
-  for (let seen = 0; byId.get(head.parent_id)?.role === "assistant" && seen < byId.size; seen += 1)
-    head = byId.get(head.parent_id);
-  const turn = turnOf(head);
-  return turn.parts.includes(message) ? turn : message;
+export function shownAs(message) {
+  const turn = within.get(message);
+  return turn?.parts.includes(message) ? turn : message;
 }
 
 /** The message that a new one follows: the last that is shown. */

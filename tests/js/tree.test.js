@@ -53,7 +53,7 @@ test("an answer and what goes on with it are one message", () => {
   assert.ok(turn instanceof Turn);
   assert.equal(turn.text, "(a)(b)(c)");
   assert.deepEqual(places(talk), [[0, 1], [0, 1], [0, 1]]);
-  assert.equal(shownAs(talk, talk.find("b")), turn);
+  assert.equal(shownAs(talk.find("b")), turn);
   assert.equal(shown(talk)[1], turn, "it is the same one as long as the page lives");
   talk.find("c").status = "running";
   assert.equal(turn.status, "running");
