@@ -23,6 +23,9 @@ const busy = () => ({
   retryable: true,
 });
 
+/** The server writes a time with more digits here and fewer there. */
+const isSameTime = (one, other) => Date.parse(one) === Date.parse(other);
+
 /** Which branch this browser shows, by conversation: the id of its leaf. */
 const branches = {
   name: (id) => `octavo:branch:${id}`,
@@ -149,10 +152,16 @@ export class Session {
     const known = this.loaded.get(told.id);
     if (!known) return false;
     known.title = told.title;
-    const isNews = known.updated_at !== told.updated_at && !this.live(known);
+    const isNews = !this.live(known) && !isSameTime(known.updated_at, told.updated_at);
     if (this.live(known)) known.updated_at = told.updated_at;
     this.notify({ kind: "titled", conversation: known });
     return isNews;
+  }
+
+  /** Whether the list, just loaded, says that a conversation is as this tab has it. What has news is in its first page. */
+  isCurrent(conversation) {
+    const item = this.list.find((entry) => entry.id === conversation.id);
+    return Boolean(item && !item.running && isSameTime(item.updated_at, conversation.updated_at));
   }
 
   /** A conversation is not there any more. */

@@ -10,10 +10,15 @@ export function install(workspace) {
     else if (session.hear(frame.conversation)) catchUp();
   });
 
-  /** Whatever may have happened while nobody told: the list, and the open conversation. */
-  function missed() {
-    session.refreshList().catch(() => {});
-    catchUp();
+  /** Whatever may have happened while nobody told: the list, and what is new in the open conversation. */
+  async function missed() {
+    try {
+      await session.refreshList();
+    } catch {
+      return; // the next connection comes here again
+    }
+    const known = workspace.current;
+    if (known?.id && !session.isCurrent(known)) catchUp();
   }
 
   /** Take what the server has of the open conversation, running or not. */

@@ -335,6 +335,21 @@ test("what the server tells of a conversation moves it in the list and says whet
   assert.deepEqual(tab.changes.at(-1), { kind: "gone", conversation: known, id: "c1" });
 });
 
+test("a conversation is current when the list says its time, in whatever digits, and that nothing runs in it", () => {
+  const tab = open();
+  const item = { id: "c1", title: "c1", updated_at: "2026-01-01T00:00:00.123456+00:00", running: false };
+  tab.session.list = [item];
+  const known = tab.session.adopt({ id: "c1", title: "c1", updated_at: "2026-01-01T00:00:00.123Z", messages: [] });
+  assert.equal(tab.session.isCurrent(known), true);
+  assert.equal(tab.session.hear(item), false);
+  tab.session.list = [{ ...item, running: true }];
+  assert.equal(tab.session.isCurrent(known), false);
+  tab.session.list = [{ ...item, updated_at: "2026-01-01T00:00:01Z" }];
+  assert.equal(tab.session.isCurrent(known), false);
+  tab.session.list = [];
+  assert.equal(tab.session.isCurrent(known), false);
+});
+
 test("an answer that this tab follows makes no news of its own", () => {
   const tab = open();
   const { conversation, accept } = ask(tab);
