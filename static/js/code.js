@@ -72,7 +72,7 @@ export function codeFrame(source, { info = "", open = false, fold = true } = {})
   );
   const code = h("code", { text: source });
   // A wide block scrolls by keyboard.
-  const pre = h("pre", { tabindex: "0", role: "region", "aria-label": gettext("Code") }, code);
+  const pre = h("pre", { tabindex: "0", role: "group", "aria-label": gettext("Code") }, code);
   const bar = h("div", { class: "code-bar" });
   const frame = h("div", { class: "code", dir: "ltr" }, bar, pre);
   const copy = copyButton(() => text(states.get(frame).source));

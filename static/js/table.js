@@ -5,7 +5,7 @@ import { gettext } from "#octavo/i18n.js";
 
 /** Put a table into its box. */
 export function frameTable(table) {
-  const scroll = h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": gettext("Table") });
+  const scroll = h("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": gettext("Table") });
   const box = h("div", { class: "table" }, scroll);
   table.replaceWith(box);
   scroll.append(table);

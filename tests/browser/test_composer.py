@@ -1,4 +1,4 @@
-"""Where one writes: what does not fit, what cannot be sent and why, drafts and files beside another tab, and on a phone."""
+"""Where one writes: what does not fit or cannot be sent, and why; beside another tab, and on a phone."""
 
 from __future__ import annotations
 
@@ -159,6 +159,8 @@ def test_on_a_phone_the_sidebar_is_a_sheet_by_touch_and_enter_breaks_the_line(
     # Wide enough for 400 % of zoom.
     page.set_viewport_size({"width": 320, "height": 640})
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
-    page.get_by_role("button", name="Find a conversation or a command").tap()
+    page.get_by_role("button", name="Sidebar").tap()
+    page.locator("[popovertarget=account-menu]").tap()
+    page.get_by_role("button", name="Find anything").tap()
     expect(page.get_by_role("option").first).to_be_in_viewport()
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
