@@ -3,6 +3,7 @@
 import { commands } from "#octavo/commands.js";
 import { copy } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
+import { reveal } from "#octavo/reveal.js";
 import { installShell } from "#octavo/shell.js";
 import { toast } from "#octavo/toast.js";
 import { shown } from "#octavo/tree.js";
@@ -117,25 +118,26 @@ function beside({ session, current }, step) {
 /** The palette's source of conversations: what the list has, and what the server finds beyond it. */
 function conversationsOf(workspace) {
   const { session, sidebar, visit } = workspace;
-  const entry = (item) => ({
+  const entry = (item, hit = null) => ({
     id: item.id,
     label: item.title || gettext("Untitled"),
     icon: "message-square",
-    run: () => {
+    // Where in its text, if it was not the title alone.
+    detail: hit?.message?.snippet,
+    async run() {
       if (sidebar.isSheet) sidebar.show(false);
-      visit(item.id);
+      await visit(item.id);
+      if (!hit?.message || workspace.current?.id !== item.id) return;
+      const words = hit.message.snippet.filter((part) => part.marked).map((part) => part.text);
+      reveal(workspace, hit.message.message_id, words);
     },
   });
   return {
     title: gettext("Conversations"),
-    entries: () => session.list.filter((item) => item.id !== workspace.current?.id).map(entry),
+    entries: () => session.list.filter((item) => item.id !== workspace.current?.id).map((item) => entry(item)),
     async search(query, signal) {
-      const reply = await fetch(`${session.api}/conversations?q=${encodeURIComponent(query)}`, {
-        headers: { Accept: "application/json" },
-        signal,
-      });
-      if (!reply.ok) throw new Error(`the search was answered by ${reply.status}`);
-      return (await reply.json()).items.map(entry);
+      const { items } = await workspace.library.search(query, {}, { signal });
+      return items.map((hit) => entry(hit.conversation, hit));
     },
   };
 }

@@ -1,7 +1,7 @@
 /* One box that finds what can be done and what can be opened: commands, and what the page's sources have.
 
    A source is {title, entries(), search(query, signal)}: `entries()` are known at once, `search` asks the server and may be
-   left out; an entry is {id, label, icon, run, keys, hint}. Without a query it shows what was used or opened last. A
+   left out; an entry is {id, label, icon, run, keys, detail}, the last [{text, marked}]. Without a query it shows what was used or opened last. A
    combobox with a list, as the ARIA patterns have it: the focus stays in the box, arrows move a mark in the list. */
 
 import { commands, placeOf, wordsOf } from "#octavo/commands.js";
@@ -195,8 +195,14 @@ class Palette {
       "div",
       { class: "palette-option", role: "option", id: `palette-${this.options.length}`, "aria-selected": "false" },
       icon(entry.icon ?? "arrow-right"),
-      h("span", { class: "palette-label", dir: "auto" }, ...pieces(entry.label, entry.marks ?? [])),
-      entry.hint ? h("span", { class: "palette-hint", text: entry.hint }) : null,
+      h(
+        "span",
+        { class: "palette-words" },
+        h("span", { class: "palette-label", dir: "auto" }, ...pieces(entry.label, entry.marks ?? [])),
+        entry.detail?.length
+          ? h("span", { class: "palette-detail", dir: "auto" }, ...entry.detail.map(({ text, marked }) => (marked ? h("mark", { text }) : text)))
+          : null,
+      ),
       words.length ? h("span", { class: "keycaps" }, ...words.map((word) => h("kbd", { text: word }))) : null,
     );
     this.options.push({ entry, element });
