@@ -31,6 +31,7 @@ from chatapp.tenants.permissions import Permission
 # How long a link may be asked to hold.
 LONGEST_DAYS = 365
 MOST_MESSAGES = 2_000
+MOST_CHARACTERS = 2_000_000
 MOST_SHARES = 1_000
 
 
@@ -57,7 +58,7 @@ def share(*, access: Access, conversation_id: object, leaf_id: object = None, da
     path = [one for one in turns(branch(list(said), leaf_id)) if one.text.strip()]
     if not path:
         raise BadInput(_("Nothing has been said in this conversation yet."), code="empty")
-    if len(path) > MOST_MESSAGES:
+    if len(path) > MOST_MESSAGES or sum(len(one.text) for one in path) > MOST_CHARACTERS:
         raise BadInput(_("The conversation is too long to be shared: %(n)d messages.") % {"n": len(path)})
     made = Share.objects.create(
         tenant=access.tenant,

@@ -45,12 +45,10 @@ export function install(workspace) {
   add("share", gettext("Share this conversation with the team"), "share-2", () => late(() => share(workspace.current)), isKept);
   add("export-markdown", gettext("Export this conversation as Markdown"), "download", () => save(workspace.current, "md"), isKept);
   add("export-json", gettext("Export this conversation as JSON"), "download", () => save(workspace.current, "json"), isKept);
-  add("export-all", gettext("Export all conversations as JSON"), "download", () =>
-    download(`${session.api}/conversations/export?format=json`),
-  );
-  add("export-all-markdown", gettext("Export all conversations as Markdown"), "download", () =>
-    download(`${session.api}/conversations/export?format=md`),
-  );
+  // All of them may be much: the browser saves them as they come.
+  const all = (format) => h("a", { href: `${session.api}/conversations/export?format=${format}`, download: true }).click();
+  add("export-all", gettext("Export all conversations as JSON"), "download", () => all("json"));
+  add("export-all-markdown", gettext("Export all conversations as Markdown"), "download", () => all("md"));
   add("import", gettext("Import chats"), "upload", () => late(openImport));
   add("shared-by-you", gettext("Shared by you"), "share-2", () => late(openLists));
   menuItems();
@@ -79,9 +77,8 @@ async function late(work) {
   }
 }
 
-/** Save what an address answers with. A refusal is said; the page stays. */
+/** Save what an address answers with, under the name it gives; a refusal is said. */
 async function download(address) {
-  // A GET that is answered with an error would replace the page.
   try {
     const reply = await fetch(address, { redirect: "manual" });
     if (!reply.ok) throw new Error(String(reply.status));

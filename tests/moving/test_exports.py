@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from chatapp.chat.models import Conversation
 from chatapp.moving.markdown import whole
 from chatapp.moving.names import file_name
+from chatapp.tenants.models import Membership, Role
 from tests.chat.conftest import Team
 from tests.moving.conftest import ODD, a_chat, a_tree, logged_in
 
@@ -83,6 +84,22 @@ def test_all_of_ones_own_go_at_once_and_nobody_elses(team: Team) -> None:
     assert not any("/" in name or ".." in name for name in names)
     assert b"THEIRS" not in reply.getvalue()
     assert logged_in(team.owner).get(address(Conversation.objects.get(title="Sea"), "md")).status_code == 404
+
+
+def test_your_data_leads_to_the_chats_of_each_team_that_one_chats_in(team: Team) -> None:
+    link = "/api/t/acme/conversations/export?format=json"
+    assert link in logged_in(team.member).get("/accounts/data").content.decode()
+    Membership.objects.filter(user=team.member.user).update(role=Role.AUDITOR)
+    assert link not in logged_in(team.member).get("/accounts/data").content.decode()
+
+
+def test_an_answer_that_was_gone_on_with_is_one_message(team: Team) -> None:
+    chat = a_chat(team.member, "Count.", "One, t\ufffd")
+    first = chat.messages.get(role="assistant")
+    chat.messages.create(parent=first, role="assistant", text="wo, three.")
+    text = got(logged_in(team.member).get(address(chat, "md")))
+    assert "One, two, three." in text
+    assert text.count("## ") == 2
 
 
 def test_an_empty_account_and_an_unknown_format_are_answered_too(team: Team) -> None:

@@ -170,6 +170,10 @@ def test_what_cannot_be_shared_says_why(team: Team) -> None:
         services.share(access=team.owner, conversation_id=empty.pk)
     with pytest.raises(Forbidden):
         services.share(access=team.key, conversation_id=empty.pk)
+    long = a_tree(team.member)
+    Message.objects.filter(conversation=long).update(text="x" * 1_000_001)
+    with pytest.raises(BadInput, match="too long"):
+        services.share(access=team.member, conversation_id=long.pk)
     running = ask(access=team.member, text="Why?")
     with pytest.raises(Conflict, match="being answered"):
         services.share(access=team.member, conversation_id=running.conversation_id)
