@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import F, Func, IntegerField, Q, prefetch_related_objects
+from django.db.models import F, Func, IntegerField, Q
 
 from chatapp.chat import selectors
 from chatapp.chat.models import Conversation, Message
@@ -38,7 +38,7 @@ LARGEST_PART = 400
 SNIPPET = 140
 BEFORE = 40
 MARKS = re.compile("[\u0300-\u036f]+")
-APOSTROPHES = {0x2019: "'", 0x02BC: "'"}
+APOSTROPHES = ("\u2019", "\u02bc")
 QUOTES = '"“”„«»'
 TERM = re.compile(rf"[{QUOTES}]([^{QUOTES}]*)(?:[{QUOTES}]|$)|([^\s{QUOTES}]+)")
 # Would only be seen as such.
@@ -84,7 +84,14 @@ class Term:
         return self.pattern.search(folded)
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Chat:
+    pk: uuid.UUID
+    title: str
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
 class _Message:
     id: uuid.UUID
     role: str
@@ -96,7 +103,9 @@ def fold(text: str) -> str:
     """What does not count taken off: case, and accents of Latin, Greek and Cyrillic letters."""
     if text.isascii():
         return text.lower()
-    return MARKS.sub("", unicodedata.normalize("NFD", text).casefold().translate(APOSTROPHES))
+    for apostrophe in APOSTROPHES:
+        text = text.replace(apostrophe, "'")
+    return MARKS.sub("", unicodedata.normalize("NFD", text.casefold()))
 
 
 def terms(query: str) -> list[Term]:
@@ -112,31 +121,32 @@ def terms(query: str) -> list[Term]:
 def search(access: Access, query: str, *, filters: Filters | None = None, cursor: str = "", limit: int = 20) -> Found:
     """Raises Forbidden, and BadInput for a cursor that is none."""
     wanted = terms(query)
-    rows = selectors.own(access, filters or Filters()).select_related("assistant")
-    if cursor:
-        rows = rows.filter(behind(cursor, moment="updated_at"))
+    rows = selectors.own(access, filters or Filters())
+    light = rows.filter(behind(cursor, moment="updated_at")) if cursor else rows
     if not wanted:
         return Found([], None)
     limit = max(1, min(limit, LONGEST_PAGE))
     until, size = time.monotonic() + ENOUGH_S, FIRST_PART
-    hits: list[Hit] = []
-    last: Conversation | None = None
+    hits: list[tuple[_Chat, _Message | None]] = []
+    last: _Chat | None = None
     while True:
-        part = list((rows.filter(_older(last)) if last is not None else rows)[:size])
+        behind_last = light.filter(_older(last)) if last is not None else light
+        part = [_Chat(*row) for row in behind_last.values_list("pk", "title", "updated_at")[:size]]
         messages = _messages(part, wanted)
-        for conversation in part:
-            last = conversation
-            hit = _hit(conversation, messages.get(conversation.pk, []), wanted)
-            if hit is not None:
-                hits.append(hit)
+        for chat in part:
+            last = chat
+            said = messages.get(chat.pk, [])
+            if said or all(term.search(fold(chat.title)) for term in wanted):
+                hits.append((chat, max(said, key=lambda one: (one.at, one.id)) if said else None))
             if len(hits) == limit:
                 break
         over = len(part) < size and (not part or last is part[-1])
         if over or len(hits) == limit or time.monotonic() > until:
             break
         size = min(2 * size, LARGEST_PART)
-    prefetch_related_objects([hit.conversation for hit in hits], "tags")
-    return Found(hits, None if over or last is None else cursor_of(last.updated_at, last.pk))
+    whole = rows.prefetch_related("tags").in_bulk([chat.pk for chat, _ in hits])
+    found = [_hit(whole[chat.pk], message, wanted) for chat, message in hits if chat.pk in whole]
+    return Found(found, None if over or last is None else cursor_of(last.updated_at, last.pk))
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
@@ -160,11 +170,11 @@ class _Characters(Func):
     output_field = IntegerField()
 
 
-def _older(last: Conversation) -> Q:
+def _older(last: _Chat) -> Q:
     return Q(updated_at__lt=last.updated_at) | Q(updated_at=last.updated_at, id__lt=last.pk)
 
 
-def _messages(part: Sequence[Conversation], wanted: Sequence[Term]) -> dict[uuid.UUID, list[_Message]]:
+def _messages(part: Sequence[_Chat], wanted: Sequence[Term]) -> dict[uuid.UUID, list[_Message]]:
     """Those that may match, by conversation. Of plain ASCII the database knows it; other texts are looked at here."""
     found: dict[uuid.UUID, list[_Message]] = {}
     # By what their titles leave open, so that nothing is asked for that the title has already.
@@ -186,14 +196,10 @@ def _messages(part: Sequence[Conversation], wanted: Sequence[Term]) -> dict[uuid
     return found
 
 
-def _hit(conversation: Conversation, messages: list[_Message], wanted: Sequence[Term]) -> Hit | None:
-    title = fold(conversation.title)
-    if not messages and not all(term.search(title) for term in wanted):
-        return None
+def _hit(conversation: Conversation, best: _Message | None, wanted: Sequence[Term]) -> Hit:
     marked = parts(conversation.title, wanted)
-    if not messages:
+    if best is None:
         return Hit(conversation, marked, [])
-    best = max(messages, key=lambda message: (message.at, message.id))
     return Hit(conversation, marked, snippet(best.text, wanted), best.id, best.role, best.at)
 
 

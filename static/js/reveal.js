@@ -1,19 +1,23 @@
 /* Brings a message into sight and marks it, and words in it, for a while: where a search has led. Marks are ranges that
    the browser paints (CSS.highlights): the message's own elements stay as they are. */
 
+import { leafThrough, shownAs } from "#octavo/tree.js";
+
 const SHOWN_MS = 6000;
 let timer;
 
-/** `words`: as they stand in the text. Says whether the message is there. */
-export function reveal({ log, current }, messageId, words) {
+/** `words`: as they stand in the text. Says whether the message is there; one of another branch brings that along. */
+export function reveal({ log, session, current }, messageId, words) {
   const message = current?.messages.find((one) => one.id === messageId);
   if (!message) return false;
-  log.following = false;
-  log.reveal?.(message.id); // where messages out of sight are not drawn
-  const element = log.views.get(message)?.element;
-  if (!element) return false;
-  element.scrollIntoView({ block: "center" });
-  mark(element, words);
+  const leaf = leafThrough(current, message);
+  if (leaf !== (current.leaf ?? null)) {
+    current.leaf = leaf;
+    session.notify({ kind: "branch", conversation: current, message });
+  }
+  const seen = shownAs(current, message);
+  if (!log.reveal(seen.id, log.scroller.clientHeight / 3)) return false;
+  mark(log.row(seen).element, words);
   return true;
 }
 

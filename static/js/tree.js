@@ -116,6 +116,12 @@ export function leafBeside(conversation, message, by) {
   return end ? new Tree(conversation.messages).leafUnder(end) : null;
 }
 
+/** The leaf with which a message is shown: the present one, where it is shown already. */
+export function leafThrough(conversation, message) {
+  const { leaf = null, messages } = conversation;
+  return new Tree(messages).path(leaf).includes(message) ? leaf : message;
+}
+
 /** What a message of the tree is shown as: the Turn that it is a part of, or itself. */
 export function shownAs(message) {
   const turn = within.get(message);

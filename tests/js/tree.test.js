@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { quotation } from "#octavo/answering.js";
 import { secondsLeft } from "#octavo/refusal.js";
-import { Turn, endOf, leafBeside, placeOf, shown, shownAs } from "#octavo/tree.js";
+import { Turn, endOf, leafBeside, leafThrough, placeOf, shown, shownAs } from "#octavo/tree.js";
 
 /** "1", "1>2": messages in the order in which they were made, each with the one that it follows. Questions have capitals. */
 function conversation(...edges) {
@@ -115,4 +115,18 @@ test("a refusal that names a time is waited out", () => {
   assert.equal(secondsLeft({ retry_after_ms: 5000 }, 1000, 5001), 1);
   assert.equal(secondsLeft({ retry_after_ms: 5000 }, 1000, 6000), 0);
   assert.equal(secondsLeft({ message: "x" }, 1000, 1000), 0);
+});
+
+test("a message of another branch is shown with its own branch, and one that is shown changes nothing", () => {
+  const of = { messages: [], leaf: null };
+  const say = (id, role, parent_id) => of.messages.push({ id, parent_id, role, text: id, status: "completed" });
+  say("q1", "user", null);
+  say("a1", "assistant", "q1");
+  say("q2", "user", "a1");
+  say("q3", "user", "a1");
+  const [, , q2, q3] = of.messages;
+  assert.equal(leafThrough(of, q3), null);
+  of.leaf = leafThrough(of, q2);
+  assert.deepEqual(texts(of), ["q1", "a1", "q2"]);
+  assert.equal(leafThrough(of, of.messages[0]), q2, "which is on both");
 });
