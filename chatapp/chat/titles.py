@@ -99,9 +99,7 @@ def write(conversation_id: str, turn: int = 0) -> bool:
         return False
     with tenant_scope(conversation.tenant):
         try:
-            if Generation.objects.filter(
-                principal=access.principal, idempotency_key=f"{KEY}{conversation.pk}"
-            ).exists():
+            if _asked(access, conversation):
                 return True
             if _has_room(access):
                 return _ask(access, conversation)
