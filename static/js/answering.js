@@ -50,22 +50,20 @@ export function install(workspace) {
     /** `button`: the one that was pressed, which has the focus again on the message that is shown now. */
     step: (message, by, button = null) => {
       const index = list().indexOf(message);
-      const topOf = (one) => log.views.get(one)?.element.getBoundingClientRect().top;
-      const top = topOf(message);
-      log.following = false; // the reader looks at this message, and not at the end
+      const topOf = (element) => element.getBoundingClientRect().top;
+      const offset = topOf(log.row(message).element) - topOf(log.scroller);
       session.step(workspace.current, message, by);
       const now = list()[index];
-      const moved = topOf(now) - top;
-      if (moved) log.scroller.scrollTop += moved;
-      const footer = log.views.get(now)?.element.querySelector("footer");
+      log.reveal(now.id, offset); // the reader looks at this message, and not at the end
+      const footer = log.row(now)?.element.querySelector("footer");
       if (button) (footer?.querySelector(`[data-action="${button}"]:enabled`) ?? footer?.querySelector(".branch :enabled"))?.focus();
     },
   });
 
   function edit(question) {
-    const view = log.views.get(question);
-    view?.element.scrollIntoView({ block: "nearest" });
-    view?.edit();
+    const row = log.row(question);
+    row?.element.scrollIntoView({ block: "nearest" });
+    row?.edit();
   }
 
   /** The message that the branch keys are about: the one with the focus, else the last one that has others beside it. */

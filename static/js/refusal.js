@@ -20,7 +20,7 @@ export class Refusal {
     this.since = this.now();
     this.button = null;
     if (again && error.retryable) {
-      this.button = h("button", { type: "button", class: "button small" });
+      this.button = h("button", { type: "button", class: "button small", "aria-live": "off" }); // each second is no news
       this.button.addEventListener("click", () => {
         this.hide();
         again();

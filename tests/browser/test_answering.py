@@ -118,13 +118,19 @@ def test_a_reader_continues_asks_again_edits_and_walks_between_branches(
     editor.press("Escape")
     assert reader.texts() == moon
     expect(page.locator(".message").nth(2).get_by_role("button", name="Edit")).to_be_focused()
-    editor = reader.press("Edit", 2).get_by_role("textbox")
+    reader.field.press("ArrowUp")
+    editor = page.locator(".message").nth(2).get_by_role("textbox")
+    expect(editor).to_be_focused()
     picture(page)
     editor.fill("And the sun?")
     editor.press("Enter")
     sun = reader.answered()
     assert sun[:3] == [*whole, "And the sun?"]
     reader.is_version(2, "2/2")
+    reader.field.press("Alt+Shift+H")
+    assert reader.texts() == moon
+    reader.field.press("Alt+Shift+L")
+    assert reader.texts() == sun
 
     # The first one, too: a new root. Then back, and the choice outlives a reload.
     editor = reader.press("Edit", 0).get_by_role("textbox")
