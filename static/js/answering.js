@@ -47,16 +47,23 @@ export function install(workspace) {
       composer.input.scrollTop = composer.input.scrollHeight;
     },
 
-    /** `button`: the one that was pressed, which has the focus again on the message that is shown now. */
+    /** `button`: the one that was pressed. Its like on the message that is shown now has the focus, and stands in the same
+        place, to be pressed again; without one the message's beginning stays where it was. */
     step: (message, by, button = null) => {
       const index = list().indexOf(message);
       const topOf = (element) => element.getBoundingClientRect().top;
+      const buttonOf = (one) =>
+        log.row(one).element.querySelector(`.branch [data-action="${button}"]:enabled`) ??
+        log.row(one).element.querySelector(".branch :enabled");
       const offset = topOf(log.row(message).element) - topOf(log.scroller);
+      const at = button ? topOf(buttonOf(message)) : 0;
       session.step(workspace.current, message, by);
       const now = list()[index];
       log.reveal(now.id, offset); // the reader looks at this message, and not at the end
-      const footer = log.row(now)?.element.querySelector("footer");
-      if (button) (footer?.querySelector(`[data-action="${button}"]:enabled`) ?? footer?.querySelector(".branch :enabled"))?.focus();
+      const next = button && buttonOf(now);
+      if (!next) return;
+      log.scroller.scrollTop += topOf(next) - at;
+      next.focus({ preventScroll: true });
     },
   });
 
