@@ -7,7 +7,9 @@ import { cleanMath } from "#octavo/clean.js";
 import { copyButton, h } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
 
-const MOST = { characters: 4000, parts: 4000, depth: 48 };
+const MOST = { characters: 4000, parts: 3000, depth: 48 };
+// Definitions of macros: a few of them make a million parts, and counting expansions does not see how long each is.
+const DEFINES = /\\(?:[gex]?def|xdef|let|futurelet|global|long|(?:re)?newcommand|providecommand|DeclareMathOperator|csname|require)(?![A-Za-z])/;
 const RULES = { throwOnError: true, trust: false, strict: false, maxExpand: 300, maxSize: [20, 200] };
 
 let temml = null;
@@ -55,7 +57,7 @@ function draw(element) {
   const display = element.classList.contains("display");
   const box = h("span");
   try {
-    if (tex.length > MOST.characters) throw new Error("too long");
+    if (tex.length > MOST.characters || DEFINES.test(tex)) throw new Error("too much");
     temml.render(tex, box, { ...RULES, displayMode: display });
     if (!isModest(box)) throw new Error("too much");
     cleanMath(box.querySelector(":scope > math"));
