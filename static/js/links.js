@@ -7,7 +7,7 @@
 const HIDDEN = /[\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 // eslint-disable-next-line no-control-regex
 const UNFIT = /[\u0000-\u0020\u007f-\u00a0\u00ad\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\\]/;
-const HOST = /(?:[\p{L}\p{N}](?:[\p{L}\p{N}-]*[\p{L}\p{N}])?\.)+\p{L}[\p{L}\p{N}-]*/giu;
+const HOST = /(?:[\p{L}\p{N}](?:[\p{L}\p{N}-]*[\p{L}\p{N}])?\.)+\p{L}[\p{L}\p{N}-]+/giu;
 // Names of files and programs look like hosts too.
 const FILES =
   /\.(?:js|mjs|ts|jsx|tsx|py|md|rs|sh|json|html?|css|txt|cpp|c|h|go|java|toml|ya?ml|xml|csv|pdf|png|svg|jpe?g|gif|net|rb|php|sql|conf|cfg|ini|lock|vue|ipynb)$/i;
@@ -28,7 +28,12 @@ export function checkLink(address) {
   if (url.username || url.password) return null;
   if (url.protocol === "mailto:") {
     const to = decode(url.pathname);
-    return /^[^\s@<>,;]+@[^\s@<>,;]+$/.test(to) ? { href: url.href, host: to } : null;
+    if (!/^[^\s@<>,;]+@[^\s@<>,;]+$/.test(to)) return null;
+    // Of what a letter can be given, only what its writer sees at once: no further readers, no files.
+    const said = ["subject", "body"]
+      .filter((name) => url.searchParams.has(name))
+      .map((name) => `${name}=${encodeURIComponent(url.searchParams.get(name))}`);
+    return { href: `mailto:${url.pathname}${said.length ? `?${said.join("&")}` : ""}`, host: to };
   }
   if (!["http:", "https:"].includes(url.protocol) || !url.hostname) return null;
   return { href: url.href, host: url.host };
