@@ -49,6 +49,8 @@ export class Log {
       passive: true,
     });
     jump.addEventListener("click", () => this.toEnd());
+    // Somebody opens or folds code here (code.js): the view stays with that.
+    scroller.addEventListener("reading", () => (this.following = false));
     const resized = new ResizeObserver((entries) => {
       // An answer that grows at the end moves the view, and that is told as scrolling.
       if (!this.following || entries.some(({ target }) => target === scroller)) this.#arrangeSoon();

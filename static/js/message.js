@@ -11,6 +11,7 @@ import { Footer } from "#octavo/footer.js";
 import { count, place } from "#octavo/format.js";
 import { fill, gettext } from "#octavo/i18n.js";
 import { MarkdownView } from "#octavo/markdown.js";
+import { PlainView } from "#octavo/plain.js";
 
 const QUIET_MS = 1000;
 
@@ -34,7 +35,7 @@ export class MessageView {
     Object.assign(this, { message, acts, limit });
     const isUser = message.role === "user";
     this.text = h("div", { class: isUser ? "text plain" : "text markdown" });
-    this.markdown = isUser ? null : new MarkdownView(this.text);
+    this.view = isUser ? new PlainView(this.text) : new MarkdownView(this.text);
     this.state = h("p", { class: "state", hidden: true });
     this.notice = h("div", { class: "notice", hidden: true });
     this.footer = new Footer(message, { acts, makers: actions, edit: () => this.edit(), text: this.text });
@@ -61,8 +62,8 @@ export class MessageView {
     this.element.dataset.id = message.id;
     if (message.role === "assistant") this.element.dataset.status = message.status;
     this.element.classList.toggle("running", live && message.text !== "");
-    if (this.markdown) this.markdown.update(text, live);
-    else if (this.text.textContent !== text) this.text.textContent = text;
+    // What is not yet shown is still to come, for the reader's eye: its end is mended like that of a growing text.
+    this.view.update(text, live || text.length < message.text.length);
     this.text.hidden = message.text === "" || this.editor !== null;
     this.footer.update(live || this.editor !== null);
     this.#showNotice(live);

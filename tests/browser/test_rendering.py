@@ -218,6 +218,25 @@ def test_code_is_folded_opened_wrapped_copied_and_saved(chat: Chat, picture: Pic
     picture(page, "-phone")
 
 
+WRITTEN = "Why is *this* <b>slow</b>?\n\n```sql\nSELECT 1;\n\nSELECT 2;\n```\nIt takes 5 s.\n  Thanks \U0001f469\u200d\U0001f467"
+
+
+def test_what_a_reader_wrote_is_plain_but_for_the_code_in_it(chat: Chat) -> None:
+    page = chat.log_in().ready().page
+    found = page.evaluate(
+        """async (text) => {
+          const { PlainView } = await import('#octavo/plain.js');
+          const box = document.createElement('div');
+          new PlainView(box).update(text);
+          const texts = [...box.childNodes].filter((one) => one.nodeType === Node.TEXT_NODE).map((one) => one.data);
+          return [texts, box.querySelectorAll('.code').length, box.querySelector('code').textContent];
+        }""",
+        WRITTEN,
+    )
+    ends = ["Why is *this* <b>slow</b>?", "It takes 5 s.\n  Thanks \U0001f469\u200d\U0001f467"]
+    assert found == [ends, 1, "SELECT 1;\n\nSELECT 2;\n"]
+
+
 DOCUMENT = (Path(__file__).parent / "document.md").read_text()
 
 
