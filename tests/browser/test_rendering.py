@@ -218,7 +218,8 @@ def test_code_is_folded_opened_wrapped_copied_and_saved(chat: Chat, picture: Pic
     picture(page, "-phone")
 
 
-WRITTEN = "Why is *this* <b>slow</b>?\n\n```sql\nSELECT 1;\n\nSELECT 2;\n```\nIt takes 5 s.\n  Thanks \U0001f469\u200d\U0001f467"
+THANKS = "It takes 5 s.\n  Thanks \U0001f469\u200d\U0001f467"
+WRITTEN = f"Why is *this* <b>slow</b>?\n\n```sql\nSELECT 1;\n\nSELECT 2;\n```\n{THANKS}"
 
 
 def test_what_a_reader_wrote_is_plain_but_for_the_code_in_it(chat: Chat) -> None:
@@ -233,8 +234,7 @@ def test_what_a_reader_wrote_is_plain_but_for_the_code_in_it(chat: Chat) -> None
         }""",
         WRITTEN,
     )
-    ends = ["Why is *this* <b>slow</b>?", "It takes 5 s.\n  Thanks \U0001f469\u200d\U0001f467"]
-    assert found == [ends, 1, "SELECT 1;\n\nSELECT 2;\n"]
+    assert found == [["Why is *this* <b>slow</b>?", THANKS], 1, "SELECT 1;\n\nSELECT 2;\n"]
 
 
 DOCUMENT = (Path(__file__).parent / "document.md").read_text()
