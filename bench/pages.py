@@ -208,7 +208,7 @@ def frames_ms(events: list[dict[str, Any]]) -> list[float]:
             continue
         if event["name"] == "ThreadControllerImpl::RunTask" and event.get("ph") == "X":
             tasks[thread].append((event["ts"], event.get("tdur", event.get("dur", 0.0))))
-        elif event["name"] == "Commit":
+        elif event["name"] == "AnimationFrame::Render" and event["ph"] == "b":
             begins[thread].append(event["ts"])
     if not begins:
         raise ChildError("the trace has no frames")

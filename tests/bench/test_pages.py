@@ -22,16 +22,16 @@ def task(pid: int, at: float, ms: float, waited: float = 0.0) -> dict[str, Any]:
     return {"name": "ThreadControllerImpl::RunTask", "ph": "X", "pid": pid, "tid": pid, "ts": at * 1000, **times}
 
 
-def commit(pid: int, at: float) -> dict[str, Any]:
-    return {"name": "Commit", "ph": "X", "pid": pid, "tid": pid, "ts": at * 1000, "dur": 50, "tdur": 50}
+def render(pid: int, at: float) -> dict[str, Any]:
+    return {"name": "AnimationFrame::Render", "ph": "b", "pid": pid, "tid": pid, "ts": at * 1000}
 
 
 def test_a_frame_has_the_work_from_the_one_before_to_it_and_only_of_the_pages_own_thread() -> None:
     events = [thread(1), thread(2), thread(9, "Compositor")]
     for number in range(1, 6):
-        events += [task(1, number * 16, 3.0, waited=9.0), commit(1, number * 16 + 2)]
+        events += [task(1, number * 16, 3.0, waited=9.0), render(1, number * 16 + 2)]
         events += [task(1, number * 16 + 8, 0.5 * number)]  # a message comes in, before the frame after
-        events += [task(9, number * 16, 12.0), task(2, number * 16, 0.1), commit(2, number * 16)]
+        events += [task(9, number * 16, 12.0), task(2, number * 16, 0.1), render(2, number * 16)]
     assert frames_ms(events[::-1]) == pytest.approx([3.0 + 0.5 * number for number in (2, 3, 4)])
 
 
