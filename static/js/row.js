@@ -22,7 +22,7 @@ export class Row {
   get held() {
     const { element } = this;
     if (LIVE.has(this.message.status) || element.matches(":focus-within")) return true;
-    if (element.querySelector("textarea, dialog[open], :popover-open")) return true;
+    if (element.querySelector("textarea, dialog[open]")) return true;
     const selection = getSelection();
     return !selection.isCollapsed && selection.containsNode(element, true);
   }
