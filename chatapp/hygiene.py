@@ -110,7 +110,10 @@ def finished(request: HttpRequest, response: HttpResponse) -> HttpResponse:
         response.headers["x-request-id"] = request_id(request.headers.get("x-request-id", ""))
     if request.method == "POST" and request.path.startswith("/accounts/") and response.status_code == HTTPStatus.OK:
         _say_refused(request, response)
-    response.headers.setdefault("Permissions-Policy", PERMISSIONS)
+    # It rules what a document may do. Scripts and styles obey their page's, and there are eighty of them.
+    kind = response.headers.get("Content-Type", "")
+    if not (request.path.startswith(settings.STATIC_URL) and kind.startswith(("text/javascript", "text/css"))):
+        response.headers.setdefault("Permissions-Policy", PERMISSIONS)
     response.headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
     response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
     response.headers.setdefault("X-Content-Type-Options", "nosniff")

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
+from django.http import HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from chatapp.accounts.models import User
 from chatapp.chat import services
-from chatapp.hygiene import bad_request, limited
+from chatapp.hygiene import bad_request, finished, limited
 from chatapp.origins import allowed
 from tests.chat.conftest import Team
 
@@ -102,6 +103,25 @@ def test_errors_that_django_makes_have_them_too(client: Client, team: Team) -> N
     reply = strict.post("/accounts/login/", {"login": "a"})
     assert reply.status_code == 403
     check("/accounts/login/", reply)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "has"),
+    [
+        ("/static/js/chat.js", "text/javascript; charset=utf-8", False),
+        ("/static/css/base.css", "text/css", False),
+        ("/static/img/favicon.svg", "image/svg+xml", True),
+        ("/static/nothing", "text/html; charset=utf-8", True),
+        ("/t/acme/", "text/html; charset=utf-8", True),
+    ],
+)
+def test_only_what_may_be_a_document_says_what_documents_may_do(
+    rf: RequestFactory, path: str, kind: str, has: bool
+) -> None:
+    """Half a kilobyte less for each of a page's scripts."""
+    reply = finished(rf.get(path), HttpResponse(content_type=kind))
+    assert ("Permissions-Policy" in reply) is has
+    assert reply["X-Content-Type-Options"] == "nosniff"
 
 
 def test_an_error_of_our_own_has_them_too(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
