@@ -177,6 +177,8 @@ def test_a_reader_finds_names_and_puts_away_chats(context: BrowserContext, produ
     asked = page.url.rpartition("/")[2]
     row(page, "Chat number 6").locator("a").click()
     mine = page.locator(f"#conversations .conversation[data-id='{asked}']")
+    expect(mine).to_have_class("conversation running")
+    stop(page, f"/api/t/{chat.team['slug']}", asked)
     expect(mine).to_have_class("conversation unread")
     mine.locator("a").click()
     expect(mine).to_have_class("conversation")
@@ -198,6 +200,18 @@ def test_a_reader_finds_names_and_puts_away_chats(context: BrowserContext, produ
     expect(page.locator("#title")).to_have_text("Found")
     stored = page.evaluate("async (path) => (await (await fetch(path)).json()).title", f"/api{page_path(page)}")
     assert stored == "Found"
+
+
+def stop(page: Page, api: str, conversation: str) -> None:
+    """The answer that runs there ends: a program stops it."""
+    page.evaluate(
+        """async ([api, conversation]) => {
+            const { messages } = await (await fetch(`${api}/conversations/${conversation}`)).json();
+            const headers = { "X-CSRFToken": document.querySelector("[name=csrfmiddlewaretoken]").value };
+            await fetch(`${api}/responses/${messages.at(-1).response_id}/cancel`, { method: "POST", headers });
+        }""",
+        [api, conversation],
+    )
 
 
 def page_path(page: Page) -> str:
