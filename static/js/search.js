@@ -14,6 +14,7 @@ import { skeleton } from "#octavo/sidebar.js";
 const PAUSE_MS = 180;
 const ENOUGH = 15;
 const LATE_MS = 150;
+const PATIENCE_MS = 250;
 const NOTHING = { text: "", starred: false, archived: false, deleted: false, tag: "", assistant_id: "" };
 
 export function install(workspace) {
@@ -204,13 +205,15 @@ export function install(workspace) {
     chips.hidden = !shown.length;
   }
 
+  // The menu waits for its tags only a moment, and needs no server for the rest.
+  let tagged = null;
+  const fetchTags = () => {
+    tagged = library.tags().catch(() => []);
+  };
+  for (const event of ["pointerenter", "focus"]) filter.addEventListener(event, fetchTags);
   filter.addEventListener("click", async () => {
-    let tags = [];
-    try {
-      tags = await library.tags();
-    } catch {
-      // The other filters need no server.
-    }
+    if (!tagged) fetchTags();
+    const tags = await Promise.race([tagged, new Promise((done) => setTimeout(done, PATIENCE_MS, []))]);
     const most = tags.toSorted((a, b) => b.conversations - a.conversations).slice(0, 12);
     const ways = [
       { label: gettext("Starred"), icon: "star", run: () => want({ starred: true, deleted: false }) },

@@ -196,7 +196,8 @@ def test_a_reader_finds_names_and_puts_away_chats(context: BrowserContext, produ
     page.locator("#conversation-menu").click()
     page.get_by_role("menuitem", name="Rename").click()
     page.locator("main").get_by_role("textbox", name="Title of this chat").fill("Found")
-    page.keyboard.press("Enter")
+    with page.expect_response(lambda answer: answer.request.method == "PATCH"):
+        page.keyboard.press("Enter")
     expect(page.locator("#title")).to_have_text("Found")
     stored = page.evaluate("async (path) => (await (await fetch(path)).json()).title", f"/api{page_path(page)}")
     assert stored == "Found"
