@@ -15,7 +15,7 @@ export function reveal({ log, session, current }, messageId, words) {
     current.leaf = leaf;
     session.notify({ kind: "branch", conversation: current, message });
   }
-  const seen = shownAs(current, message);
+  const seen = shownAs(message);
   if (!log.reveal(seen.id, log.scroller.clientHeight / 3)) return false;
   mark(log.row(seen).element, words);
   return true;
