@@ -90,36 +90,6 @@ def branch(messages: Sequence[Message], leaf_id: object = None) -> list[Message]
     return read
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A question, or an answer with all that goes on with it: one message to a reader (static/js/tree.js)."""
-
-    parts: Sequence[Message]
-
-    @property
-    def last(self) -> Message:
-        return self.parts[-1]
-
-    @property
-    def text(self) -> str:
-        text = ""
-        for part in self.parts:
-            # Where a text was cut inside a character.
-            text = text.rstrip("\ufffd") + part.text if part.text else text
-        return text
-
-
-def turns(path: Sequence[Message]) -> list[Turn]:
-    """What a reader sees of a branch."""
-    found: list[list[Message]] = []
-    for message in path:
-        if found and message.role == MessageRole.ASSISTANT == found[-1][-1].role:
-            found[-1].append(message)
-        else:
-            found.append([message])
-    return [Turn(parts) for parts in found]
-
-
 def clean_title(text: str, said: Sequence[Said] = ()) -> str:
     """One line without what turns its direction; without any, the first words of the first question."""
     words = " ".join(settled(text).translate(DIRECTIONS).split())

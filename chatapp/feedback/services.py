@@ -11,8 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from chatapp.chat.models import Generation, Message, MessageRole, MessageStatus
-from chatapp.chat.text import settled
-from chatapp.chat.trees import Turn
+from chatapp.chat.text import joined, settled
 from chatapp.errors import BadInput, Forbidden, NotFound
 from chatapp.feedback.models import LONGEST_COMMENT, OF_RATING, Feedback, Rating
 from chatapp.ids import parse_id
@@ -46,16 +45,16 @@ def rate(
         )
     generation: Generation = answer.generation
     version = generation.prompt_version
-    parts, question = [answer], answer.parent
+    text, question = answer.text, answer.parent
     while question is not None and question.role == MessageRole.ASSISTANT:  # it goes on with an answer
-        parts, question = [question, *parts], question.parent
+        text, question = joined(question.text, text), question.parent
     said: dict[str, Any] = {
         "rating": rating,
         "reasons": list(dict.fromkeys(reasons)),
         "comment": comment,
         "included": include,
         "question": question.text if include and question is not None else "",
-        "answer": Turn(parts).text if include else "",
+        "answer": text if include else "",
         "model": generation.model,
         "assistant": version.prompt if version is not None else None,
         "version": version,

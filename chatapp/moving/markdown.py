@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _
 
 from chatapp.chat.models import Conversation, Message, MessageRole, MessageStatus
 from chatapp.chat.text import DIRECTIONS
-from chatapp.chat.trees import Turn, turns
 from chatapp.moving.own_format import told_of
 
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
@@ -28,15 +27,14 @@ SPECIAL = re.compile(r"([\\`*_\[\]<>#])")
 def markdown(conversation: Conversation, path: Sequence[Message], *, person: str, team: str) -> str:
     """`path`: the branch that is shown, oldest first. `person`: who asks in it."""
     parts = [f"# {escaped(conversation.title)}", _about(conversation, len(path), team)]
-    for turn in turns(path):
-        message = turn.last
+    for message in path:
         parts.append("---")
-        parts.append(_heading(conversation, turn, person, team))
+        parts.append(_heading(conversation, message, person, team))
         told = told_of(conversation, message)
         if names := told.get("files"):
             parts.append(_("Files: %(names)s") % {"names": ", ".join(f"`{_plain(name)}`" for name in names)})
-        if turn.text.strip():
-            parts.append(whole(turn.text))
+        if message.text.strip():
+            parts.append(whole(message.text))
         if message.status == MessageStatus.FAILED:
             parts.append("*" + _("This answer broke off.") + "*")
         elif message.status == MessageStatus.STOPPED:
@@ -53,14 +51,13 @@ def _about(conversation: Conversation, count: int, team: str) -> str:
     }
 
 
-def _heading(conversation: Conversation, turn: Turn, person: str, team: str) -> str:
-    message = turn.last
+def _heading(conversation: Conversation, message: Message, person: str, team: str) -> str:
     if message.role == MessageRole.USER:
         who = person
     else:
         model = told_of(conversation, message).get("model")
         who = f"{team} ({model})" if model else team
-    return f"## {escaped(who)} · {_time(turn.parts[0].created_at)}"
+    return f"## {escaped(who)} · {_time(message.created_at)}"
 
 
 def _time(moment: datetime) -> str:

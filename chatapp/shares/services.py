@@ -12,8 +12,8 @@ from django.utils.translation import gettext as _
 
 from chatapp.audit.services import record
 from chatapp.chat import selectors
-from chatapp.chat.models import UNFINISHED, Conversation, MessageStatus
-from chatapp.chat.trees import Said, Tree, Turn, branch, plant, turns
+from chatapp.chat.models import UNFINISHED, Conversation, Message, MessageStatus
+from chatapp.chat.trees import Said, Tree, branch, plant
 from chatapp.cursors import keyset
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
 from chatapp.files.selectors import with_files
@@ -55,7 +55,7 @@ def share(*, access: Access, conversation_id: object, leaf_id: object = None, da
         raise BadInput(_("You share as many conversations as you can. Revoke some first."), code="too_many_shares")
     conversation = with_all(Conversation.objects.filter(pk=found.pk)).get()
     said = conversation.messages.select_related("generation").prefetch_related(with_files())
-    path = [one for one in turns(branch(list(said), leaf_id)) if one.text.strip()]
+    path = [one for one in branch(list(said), leaf_id) if one.text.strip()]
     if not path:
         raise BadInput(_("Nothing has been said in this conversation yet."), code="empty")
     if len(path) > MOST_MESSAGES or sum(len(one.text) for one in path) > MOST_CHARACTERS:
@@ -148,13 +148,12 @@ def _living() -> QuerySet[Share]:
     return rows.select_related("user", "conversation__assistant")
 
 
-def _frozen(conversation: Conversation, turn: Turn) -> dict[str, Any]:
-    message = turn.last
+def _frozen(conversation: Conversation, message: Message) -> dict[str, Any]:
     told = told_of(conversation, message)
     frozen = {
         "role": message.role,
-        "text": turn.text,
-        "created_at": turn.parts[0].created_at.isoformat(),
+        "text": message.text,
+        "created_at": message.created_at.isoformat(),
         "model": told.get("model", ""),
         "files": told.get("files", []),
     }
