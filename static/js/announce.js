@@ -53,8 +53,12 @@ export function install(workspace) {
     const found = sentences.take(message.text, live);
     if (speaking.on && message.status !== "cancelled") queue.push(...found);
     if (!live) {
-      // Who stopped it does not want to hear the rest.
-      if (message.status === "cancelled") queue.length = 0;
+      // Who stopped it does not want to hear the rest, nor to wait for the word that it is so.
+      if (message.status === "cancelled") {
+        queue.length = 0;
+        clearTimeout(pause);
+        pause = 0;
+      }
       queue.push(endings[message.status] ?? "");
       reading = null;
       workspace.log.log.removeAttribute("aria-busy");
