@@ -17,6 +17,7 @@ const sheet = new Sheet({
 /* The palette finds the pages that the sidebar and the menus lead to. */
 installShell({
   sheet,
+  finds: gettext("Find a page or a command"),
   sources: [
     {
       title: gettext("Pages"),

@@ -16,13 +16,14 @@ const RECENT = "octavo:recent";
 
 let dialog = null;
 
-export function openPalette(sources = []) {
+/** `finds`: what it is for, in words. */
+export function openPalette(sources, finds) {
   if (dialog) return;
-  new Palette(sources);
+  new Palette(sources, finds);
 }
 
 class Palette {
-  constructor(sources) {
+  constructor(sources, finds) {
     this.sources = sources;
     this.found = new Map(); // source -> what the server has found
     this.options = [];
@@ -33,8 +34,8 @@ class Palette {
       "aria-expanded": "true",
       "aria-controls": "palette-list",
       "aria-autocomplete": "list",
-      "aria-label": gettext("Find a conversation or a command"),
-      placeholder: gettext("Find a conversation or a command"),
+      "aria-label": finds,
+      placeholder: finds,
       autocomplete: "off",
       spellcheck: "false",
       enterkeyhint: "go",
@@ -49,7 +50,7 @@ class Palette {
     );
     dialog = h(
       "dialog",
-      { class: "palette", "aria-label": gettext("Find a conversation or a command") },
+      { class: "palette", "aria-label": finds },
       h("div", { class: "palette-box" }, icon("search"), this.input, close),
       this.list,
       this.status,

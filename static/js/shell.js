@@ -13,13 +13,13 @@ const isDark = () => {
 
 const choose = (theme) => document.querySelector(`[data-theme-choice="${theme}"]`)?.click();
 
-/** `sheet`: the frame's sidebar; `sources`: what the palette finds beside commands (palette.js). */
-export function installShell({ sheet, sources = [] }) {
+/** `sheet`: the frame's sidebar; `sources`: what the palette finds beside commands (palette.js); `finds` says it in words. */
+export function installShell({ sheet, sources = [], finds = gettext("Find a conversation or a command") }) {
   commands.add({
     id: "palette",
-    title: gettext("Find a conversation or a command"),
+    title: finds,
     icon: "search",
-    run: () => openPalette(sources),
+    run: () => openPalette(sources, finds),
   });
   commands.add({
     id: "help",

@@ -139,6 +139,12 @@ class Checked:
             self.served.client = client
         self.page.goto(path)
         self.opened.add(path)
+        # What axe does not see: lists of the frame that have lost their look.
+        if self.page.evaluate(
+            "[...document.querySelectorAll('#sidebar ul')].some((list) => list.computedStyleMap"
+            "().get('list-style-type').value !== 'none')"
+        ):
+            self.found.append(f"{path}: a list with bullets in the sidebar")
         self.look(path, narrow=bool(NARROW.search(path)))
         for opener in self.page.locator("[data-opens]:visible").all():
             opener.click()
