@@ -18,6 +18,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -71,6 +72,7 @@ def sources(domain: str) -> Iterator[Path]:
     yield from sorted(path for path in (ROOT / "templates").rglob("*") if path.suffix in (".html", ".txt"))
 
 
+@cache
 def collected(domain: str) -> Catalog:
     catalog = Catalog(domain=domain, fuzzy=False)
     for path in sources(domain):
@@ -88,7 +90,8 @@ def _extract(path: Path) -> Iterator[tuple[int, str | tuple[str, ...], list[str]
         # Django turns a template into something like Python; indentation means nothing in it.
         method, words = "python", PYTHON_WORDS
         text = "\n".join(line.strip() for line in templatize(path.read_text()).splitlines())
-    yield from extract(method, io.BytesIO(text.encode()), words, TRANSLATORS, strip_comment_tags=False)  # type: ignore[arg-type]
+    options = {"parse_template_string": True} if method == "javascript" else {}
+    yield from extract(method, io.BytesIO(text.encode()), words, TRANSLATORS, options, strip_comment_tags=False)  # type: ignore[arg-type]
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

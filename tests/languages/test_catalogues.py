@@ -1,0 +1,98 @@
+"""Catalogues: nothing that the sources say is missing, and what is wrong with a translation is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from babel.messages import Catalog
+from django.conf import settings
+
+from ops import messages
+
+
+def test_every_text_is_in_every_catalogue_translated_whole_and_with_its_placeholders() -> None:
+    assert list(messages.check()) == []
+
+
+def test_the_same_languages_are_offered_and_translated() -> None:
+    offered = {code.replace("-h", "_H") for code, _ in settings.LANGUAGES} - {"en"}
+    assert offered == set(messages.LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("said", "translated", "fault"),
+    [
+        ("Send", "", "is not translated"),
+        ("%(name)s is here", "%(nome)s ist hier", "placeholders"),
+        ("%(name)s is here", "ist hier", "placeholders"),
+        ("{first} and {last}", "{first} und", "placeholders"),
+        ("100 %", "100 ", "percent signs"),
+        ("<strong>Bold</strong>", "<em>Fett</em>", "tags"),
+        ("<strong>Bold</strong>", "Fett", "tags"),
+        ("Type it", 'Tippen Sie "es"', "quotation mark"),
+        ("Copy it", "Kopieren ", "space"),
+        (("%(n)s chat", "%(n)s chats"), ("%(n)s Chat",), "plural forms"),
+        (("%(n)s chat", "%(n)s chats"), ("%(n)s Chat", "Chats"), "placeholders"),
+    ],
+)
+def test_what_is_wrong_with_a_translation_is_found(said: Any, translated: Any, fault: str) -> None:
+    catalog = Catalog(locale="de")
+    catalog.add(said, translated)
+    found = list(messages.faults(catalog))
+    assert any(fault in one for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("said", "translated"),
+    [
+        ("%(name)s is here", "Hier ist %(name)s"),
+        ("100 %", "100 %"),
+        ("Ask for assistant:<this name>", "Nach assistant:<dieser Name> fragen"),
+        (("%(n)s chat", "%(n)s chats"), ("Ein Chat mit %(n)s", "%(n)s Chats")),
+        (("One chat of %(name)s", "%(n)s chats of %(name)s"), ("Ein Chat von %(name)s", "%(n)s Chats von %(name)s")),
+    ],
+)
+def test_a_translation_that_is_right_is_let_be(said: Any, translated: Any) -> None:
+    catalog = Catalog(locale="de")
+    catalog.add(said, translated)
+    assert list(messages.faults(catalog)) == []
+
+
+def test_texts_are_collected_from_templates_python_and_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chatapp").mkdir()
+    (tmp_path / "chatapp" / "forms.py").write_text(
+        'a = _("Say \\"yes\\"")\nb = ngettext("%(n)s day", "%(n)s days", n)\n'
+        'c = _l("one" " whole")\nd = print("none")\n'
+    )
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "page.html").write_text(
+        '{% load i18n %}\n  <p>{% translate "Open" context "an invitation" %}</p>\n    {% blocktranslate count n=x %}'
+        "{{ n }} line{% plural %}{{ n }} lines{% endblocktranslate %}\n  it's (not"
+    )
+    (tmp_path / "static" / "js").mkdir(parents=True)
+    (tmp_path / "static" / "js" / "page.js").write_text(
+        'import x from "y";\nconst a = `${gettext("in a template")} text`;\nfill(gettext("%(n)s of it"), { n });\n'
+    )
+    monkeypatch.setattr(messages, "ROOT", tmp_path)
+    keys = {(m.id, m.context) for m in messages.collected.__wrapped__("django") if m.id}
+    assert keys == {
+        ('Say "yes"', None),
+        (("%(n)s day", "%(n)s days"), None),
+        ("one whole", None),
+        ("Open", "an invitation"),
+        (("%(n)s line", "%(n)s lines"), None),
+    }
+    assert {m.id for m in messages.collected.__wrapped__("djangojs") if m.id} == {"in a template", "%(n)s of it"}
+
+
+def test_collecting_again_changes_nothing() -> None:
+    before = {path: path.read_text() for path in messages.LOCALE.rglob("*.po")}
+    written = {
+        messages.po(language, domain): messages.written(messages.merged(language, domain))
+        for language in messages.LANGUAGES
+        for domain in messages.DOMAINS
+    }
+    assert written == before
+    assert not any("POT-Creation-Date" in text or "#:" in text for text in before.values())
