@@ -101,6 +101,9 @@ def is_english(request: HttpRequest) -> bool:
 
 
 def first_guess(request: HttpRequest) -> str:
+    if request.path.startswith("/api/"):
+        # Our own pages say whom they show a refusal to.
+        return known(request.headers.get("X-Reader-Language", "")) or SOURCE
     return SOURCE if is_english(request) else of_browser(request)
 
 

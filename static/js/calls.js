@@ -1,13 +1,14 @@
 /* What this page asks of the product's HTTP API: JSON there and back, refusals as errors in words. */
 
-import { gettext } from "#octavo/i18n.js";
+import { gettext, language } from "#octavo/i18n.js";
+import { inWords } from "#octavo/refusals.js";
 
 export const token = () => document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
 
 /** What went wrong, for people: {message, status, code}. `reply`: the API's own words, where there are any. */
 export function problem(status, reply) {
   const error = reply?.error;
-  const message = error?.message ?? (status ? gettext("The server could not do this. Try again.") : gettext("No connection to the server. Try again."));
+  const message = inWords(error) || (status ? gettext("The server could not do this. Try again.") : gettext("No connection to the server. Try again."));
   return Object.assign(new Error(message), { status, code: error?.code ?? "" });
 }
 
@@ -20,6 +21,7 @@ export async function call(method, path, body) {
       redirect: "manual",
       headers: {
         Accept: "application/json",
+        "X-Reader-Language": language(), // what is refused is refused in it; programs read English
         ...(method === "GET" ? {} : { "X-CSRFToken": token() }),
         ...(body === undefined ? {} : { "Content-Type": "application/json" }),
       },
@@ -40,6 +42,7 @@ export function sendFile(path, file, { onProgress, signal } = {}) {
     request.open("POST", path);
     request.responseType = "json";
     request.setRequestHeader("X-CSRFToken", token());
+    request.setRequestHeader("X-Reader-Language", language());
     request.upload.addEventListener("progress", (event) => event.lengthComputable && onProgress?.(event.loaded / event.total));
     request.addEventListener("load", () =>
       request.status >= 200 && request.status < 300 ? resolve(request.response) : reject(problem(request.status, request.response)),

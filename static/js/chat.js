@@ -245,8 +245,8 @@ function unreachable(id, error) {
             : gettext("This conversation could not be loaded."),
     }),
     gone
-      ? h("button", { type: "button", class: "button small", onclick: () => visit(null) }, "New chat")
-      : h("button", { type: "button", class: "button small", onclick: () => visit(id, false) }, "Try again"),
+      ? h("button", { type: "button", class: "button small", onclick: () => visit(null) }, gettext("New chat"))
+      : h("button", { type: "button", class: "button small", onclick: () => visit(id, false) }, gettext("Try again")),
   );
 }
 

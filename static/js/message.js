@@ -12,6 +12,7 @@ import { count, place } from "#octavo/format.js";
 import { fill, gettext } from "#octavo/i18n.js";
 import { MarkdownView } from "#octavo/markdown.js";
 import { PlainView } from "#octavo/plain.js";
+import { inWords } from "#octavo/refusals.js";
 
 const QUIET_MS = 1000;
 
@@ -155,7 +156,7 @@ export class MessageView {
     if (status === "failed") {
       const { error, said, last } = message;
       const ways = error?.code === "lost" ? [] : said && said === last ? ["goOn", "retry"] : ["retry"];
-      const why = error?.message ?? gettext("The answer broke off and nothing says why.");
+      const why = inWords(error) || gettext("The answer broke off and nothing says why.");
       return { kind: "bad", icon: mark, text: why, ways };
     }
     if (status === "cancelled")

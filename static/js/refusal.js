@@ -2,6 +2,7 @@
 
 import { h, icon } from "#octavo/dom.js";
 import { fill, gettext } from "#octavo/i18n.js";
+import { inWords } from "#octavo/refusals.js";
 
 /** How many seconds are left of the time that a refusal asks for. Pure. */
 export const secondsLeft = (error, since, now) =>
@@ -29,7 +30,7 @@ export class Refusal {
     }
     this.element.replaceChildren(
       icon("circle-alert"),
-      h("span", { class: "notice-text", text: error.message }),
+      h("span", { class: "notice-text", text: inWords(error) }),
       this.button ?? "",
     );
     this.element.hidden = false;

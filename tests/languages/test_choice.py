@@ -161,6 +161,15 @@ def test_programs_and_operators_read_english_whatever_they_ask_for(team: Team) -
         f"/api/t/{team.tenant.slug}/settings", body, content_type="application/json", headers=german
     ).json()
     assert api["error"]["message"].startswith("A team's name has 1 to"), api
+    told = client.patch(
+        f"/api/t/{team.tenant.slug}/settings",
+        body,
+        content_type="application/json",
+        headers={"X-Reader-Language": "de"},
+    ).json()
+    assert told["error"]["message"] == "Der Name eines Teams hat 1 bis 120 Zeichen.", (
+        "a page's own script says who reads"
+    )
     reply = client.post(f"/t/{team.tenant.slug}/admin/settings", {"name": " \u200b ", "accent": "teal"})
     assert "Der Name eines Teams hat 1 bis 120 Zeichen." in reply.content.decode()
     message = Client().get("/v1/batches", headers={"Authorization": "Bearer none", **german}).json()["error"]["message"]
