@@ -164,6 +164,7 @@ function colour(frame, state) {
     if (rest <= 0) paint(frame, state);
     else state.timer ??= setTimeout(() => ((state.timer = null), colour(frame, state)), rest);
   } else if (source.length <= AT_ONCE) paint(frame, state);
+  else if (frame.classList.contains("folded")) paint(frame, state, headOf(source));
   else whenIdle(() => paint(frame, state));
 }
 
@@ -172,13 +173,20 @@ function whenIdle(work) {
   else setTimeout(work, 50);
 }
 
-function paint(frame, state) {
+/** The lines of folded code that are seen. */
+const headOf = (source) => source.split("\n", FOLD_LINES).join("\n");
+
+/** `head`: the beginning of the source that is coloured; the rest stays plain. */
+function paint(frame, state, head = state.source) {
   const { source, language } = state;
-  if (state.painted === source) return;
+  if (state.painted === head) return;
   const began = performance.now();
-  const { value } = highlighter.highlight(source, { language, ignoreIllegals: true });
-  morph(frame.querySelector("code"), cleanColours(value));
-  state.painted = source;
+  const { value } = highlighter.highlight(head, { language, ignoreIllegals: true });
+  const coloured = cleanColours(value);
+  coloured.append(source.slice(head.length));
+  coloured.normalize();
+  morph(frame.querySelector("code"), coloured);
+  state.painted = head;
   state.at = performance.now();
   state.cost = state.at - began;
 }
@@ -224,6 +232,7 @@ function setFolded(frame, state, folded) {
     // The view may be following the end of the text; now the reader is here.
     frame.dispatchEvent(new CustomEvent("reading", { bubbles: true }));
     setFolded(frame, state, fold);
+    if (!fold) colour(frame, state);
     if (fold) frame.scrollIntoView({ block: "nearest" });
   });
 }

@@ -113,6 +113,7 @@ function copyAsSource(event) {
     const mark = formula.classList.contains("display") ? "$$" : "$";
     formula.replaceWith(`${mark}${formula.dataset.tex}${mark}`);
   }
+  for (const said of part.querySelectorAll(".code-bar, .code-more, .turning, button")) said.remove();
   // Laid out where nobody sees it, so that paragraphs and rows keep their line breaks.
   const box = h("div", { class: "only-read" });
   box.append(part);

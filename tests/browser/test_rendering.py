@@ -271,6 +271,8 @@ def test_a_document_of_all_features_reads_well_and_copies_as_it_was_written(chat
         }"""
     )
     assert "$\\frac{a_0}{2}$" in copied, json.dumps(copied)
+    assert "make run" in copied
+    assert "Copy" not in copied
     for theme in ("light", "dark"):
         page.evaluate("(theme) => { document.documentElement.dataset.theme = theme; }", theme)
         picture(page, f"-{theme}")
