@@ -34,9 +34,13 @@ function merge(old, next, keep) {
   }
   const kept = keep?.(old, next);
   if (kept !== undefined) return kept;
-  for (const { name, value } of next.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-  if (old.attributes.length !== next.attributes.length)
-    for (const name of old.getAttributeNames()) if (!next.hasAttribute(name)) old.removeAttribute(name);
+  const names = next.getAttributeNames();
+  // In the same order too, so that the end is the same to the letter however it came about.
+  if (old.getAttributeNames().join() !== names.join()) for (const name of old.getAttributeNames()) old.removeAttribute(name);
+  for (const name of names) {
+    const value = next.getAttribute(name);
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
   morph(old, next, keep);
   return true;
 }

@@ -42,8 +42,8 @@ async ([seed, n]) => {
       pairs.push([a,b,text,first]);
     } catch (e) { bad.push({seed:first, why:String(e)+e.stack, text}); }
   }
-  for (let t=0;t<40;t+=1) { await new Promise(r=>setTimeout(r,50)); if (pairs.every(([a,b])=>a.isEqualNode(b))) break; }
-  for (const [a,b,text,first] of pairs) if (!a.isEqualNode(b)) { const x=a.innerHTML,y=b.innerHTML; let k=0; while(x[k]===y[k]) k+=1; bad.push({seed:first, why:"differs", text, streamed:x.slice(Math.max(0,k-80),k+120), fresh:y.slice(Math.max(0,k-80),k+120)}); }
+  for (let t=0;t<40;t+=1) { await new Promise(r=>setTimeout(r,50)); if (pairs.every(([a,b])=>a.innerHTML===b.innerHTML)) break; }
+  for (const [a,b,text,first] of pairs) if (a.innerHTML!==b.innerHTML) { const x=a.innerHTML,y=b.innerHTML; let k=0; while(x[k]===y[k]) k+=1; bad.push({seed:first, why:"differs", text, streamed:x.slice(Math.max(0,k-80),k+120), fresh:y.slice(Math.max(0,k-80),k+120)}); }
   place.remove();
   return bad;
 }
