@@ -34,7 +34,7 @@ from ops.run import die_with_make
 from ops.setup import ROOT
 
 START_S = 60.0
-STREAM_S = 8.0
+STREAM_S = 5.0
 TRIES = 3
 PATHS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]
@@ -230,7 +230,7 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
-def streaming(reader: Reader, chat: str | None) -> dict[str, float]:
+def streaming(reader: Reader, chat: str) -> dict[str, float]:
     """While an answer comes in: at its end, and with a reader who looks at something above."""
     found = {}
     for name in ("following", "reading above"):
@@ -312,14 +312,16 @@ def measure(sizes: list[int], rate: float, burst: int) -> dict[str, dict[str, fl
             browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
             stack.callback(browser.close)
             reader = Reader(browser, site.urls[0], team)
-            columns["new chat"] = {**weight(reader, reader.base), **streaming(reader, None)}
-            for size, chat in chats.items():
-                columns[f"{size:,} messages"] = {
-                    **weight(reader, f"{reader.base}c/{chat}"),
-                    **open_ms(reader, chat),
-                    **scrolled(reader, chat),
-                    **streaming(reader, chat),
-                }
+            for name, chat in {
+                "new chat": None,
+                **{f"{size:,} messages": chat for size, chat in chats.items()},
+            }.items():
+                print(f"* {name}", flush=True)
+                found = columns[name] = weight(reader, f"{reader.base}c/{chat}" if chat else reader.base)
+                if chat:
+                    found |= open_ms(reader, chat) | scrolled(reader, chat)
+                found |= streaming(reader, chat)
+                print(f"  {json.dumps({key: round(value, 1) for key, value in found.items()})}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return columns
