@@ -173,7 +173,7 @@ def test_a_reader_finds_names_and_puts_away_chats(context: BrowserContext, produ
 
     # An answer that ends while another chat is shown is marked, until it is looked at.
     page.locator("[data-new-chat]").first.click()
-    chat.ask("Say one word.")
+    chat.ask("Tell me a long story about the sea, in many words.")
     asked = page.url.rpartition("/")[2]
     row(page, "Chat number 6").locator("a").click()
     mine = page.locator(f"#conversations .conversation[data-id='{asked}']")
