@@ -94,7 +94,7 @@ def test_your_data_leads_to_the_chats_of_each_team_that_one_chats_in(team: Team)
 
 
 def test_an_answer_that_was_gone_on_with_is_one_message(team: Team) -> None:
-    chat = a_chat(team.member, "Count.", "One, t\ufffd")
+    chat = a_chat(team.member, "Count.", "One, t\ufffd", days_ago=1)
     first = chat.messages.get(role="assistant")
     chat.messages.create(parent=first, role="assistant", text="wo, three.")
     text = got(logged_in(team.member).get(address(chat, "md")))
