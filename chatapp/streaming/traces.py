@@ -152,6 +152,10 @@ def _shared(client: Any, tenant: str) -> Iterator[tuple[bytes, str, str]]:
             present = client.hexists(name, tenant) if kind == "hash" else client.zscore(name, tenant) is not None
             if present:
                 yield name, tenant, kind
+    for name in list(client.scan_iter(match=f"{protocol.watches_key('')}*", count=COUNT)):
+        for member in client.zrange(name, 0, -1):
+            if member.decode().partition(" ")[0] == tenant:
+                yield name, member.decode(), "zset"
 
 
 def _entries(client: Any, tenant: str) -> Iterator[tuple[str, bytes]]:

@@ -43,6 +43,8 @@ class Drawer {
     workspace.on("changed", (change) => this.#changed(change));
     workspace.on("connection", (state) => this.#connection(state));
     $("assistants")?.addEventListener("change", () => queueMicrotask(() => this.#follow()));
+    // Nobody looks at a page that is hidden.
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.#leave() : this.#follow()));
     if (remembered()) this.show(true);
   }
 
@@ -76,7 +78,7 @@ class Drawer {
 
   /** Look at the chat that is shown, if the drawer is open and does not look at it already. */
   #follow() {
-    if (this.drawer.hidden || !this.board) return;
+    if (this.drawer.hidden || !this.board || document.hidden) return;
     const { current, octavo } = this.workspace;
     const about = current?.id
       ? { conversation_id: current.id }

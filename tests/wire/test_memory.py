@@ -134,3 +134,21 @@ async def test_several_looks_are_answered_each(wire: Wire, serve: Serve) -> None
     for watch in watches:
         look(wire, watch)
     await until(lambda: all(said(wire, watch) for watch in watches))
+
+
+def test_a_deleted_tenants_looks_and_what_was_said_of_its_chats_are_found_and_removed(wire: Wire) -> None:
+    from chatapp.streaming import traces
+
+    gone, other = "01890000-0000-7000-8000-00000000000a", "01890000-0000-7000-8000-00000000000b"
+    for tenant in (gone, other):
+        watch = Watch(tenant, "c1", "p")
+        look(wire, watch)
+        wire.redis.hset(protocol.memory_key(watch), "w1", b"{}")
+
+    def owns(ids: list[str]) -> list[str]:
+        return []
+
+    assert traces.remaining(gone, (), owns) == 2
+    assert traces.remove(gone, (), owns) == 2
+    assert traces.remaining(gone, (), owns) == 0
+    assert traces.remaining(other, (), owns) == 2
