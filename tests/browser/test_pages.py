@@ -261,6 +261,9 @@ def test_markdown_of_a_hostile_answer_is_inert(chat: Chat) -> None:
         html: box.innerHTML,
       };
     }"""
+    # Colours and formulas come with the first text that has them; from then on they are there at once.
+    page.evaluate(draw, [HOSTILE, False])
+    page.evaluate("async () => { await Promise.all([import('highlight.js'), import('temml')]); }")
     whole: dict[str, Any] = page.evaluate(draw, [HOSTILE, False])
     streamed: dict[str, Any] = page.evaluate(draw, [HOSTILE, True])
     assert streamed == whole
