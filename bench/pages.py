@@ -312,10 +312,7 @@ def measure(sizes: list[int], rate: float, burst: int) -> dict[str, dict[str, fl
             browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
             stack.callback(browser.close)
             reader = Reader(browser, site.urls[0], team)
-            for name, chat in {
-                "new chat": None,
-                **{f"{size:,} messages": chat for size, chat in chats.items()},
-            }.items():
+            for name, chat in [("new chat", ""), *((f"{size:,} messages", chat) for size, chat in chats.items())]:
                 print(f"* {name}", flush=True)
                 found = columns[name] = weight(reader, f"{reader.base}c/{chat}" if chat else reader.base)
                 if chat:
