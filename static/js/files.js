@@ -212,7 +212,10 @@ export class Files {
   #keep(items, key = this.key) {
     const kept = this.#kept(key);
     const more = items.filter((item) => item.id && !kept.some((other) => other.id === item.id));
-    this.#write([...kept, ...more.map(({ id, name, bytes }) => ({ id, name, bytes }))], key);
+    // As they stand here, and not as they happened to come through.
+    const order = (this.drafts.get(key) ?? []).map((item) => item.id);
+    const all = [...kept, ...more.map(({ id, name, bytes }) => ({ id, name, bytes }))];
+    this.#write(all.sort((one, other) => order.indexOf(one.id) - order.indexOf(other.id)), key);
   }
 
   #forget(items, key = this.key) {

@@ -114,6 +114,7 @@ def test_everything_is_done_without_a_mouse(chat: Chat, picture: Picture) -> Non
     page.wait_for_url(lambda url: url != first)
     keys.press("Alt+Shift+K")
     page.wait_for_url(first)
+    expect(page.locator(".message.user .text")).to_have_text("Say goodbye to the xylophone.")
 
     # A question mark is one while somebody types, and the help where nobody does.
     expect(page.locator("#input")).to_be_focused()
