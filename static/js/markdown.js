@@ -51,6 +51,10 @@ function finish(element) {
   drawFormulas(element);
 }
 
+// The heading above each message, which says who speaks.
+const WHO_LEVEL = 2;
+const HEADINGS = "h3, h4, h5, h6";
+
 /** A growing markdown text in an element. */
 export class MarkdownView {
   constructor(element) {
@@ -59,6 +63,7 @@ export class MarkdownView {
     this.keys = [];
     this.settled = 0; // so many blocks from the first can no longer change
     this.names = "";
+    this.ragged = false; // a block with headings has changed
   }
 
   update(text, live = false) {
@@ -75,7 +80,22 @@ export class MarkdownView {
     }
     while (this.element.children.length > sources.length) this.element.lastElementChild.remove();
     this.keys.length = sources.length;
+    if (this.ragged) this.#outline();
     this.settled = Math.min(this.cutter.closed.length, Math.max(0, sources.length - 1));
+  }
+
+  /** No heading is more than one level below the one before it, whatever the answer's author skipped: who reads by
+      headings finds an outline without holes. */
+  #outline() {
+    this.ragged = false;
+    let before = WHO_LEVEL;
+    for (const heading of this.element.querySelectorAll(HEADINGS)) {
+      const own = Number(heading.localName[1]);
+      const level = Math.min(own, before + 1);
+      if (level === own) heading.removeAttribute("aria-level");
+      else heading.setAttribute("aria-level", level);
+      before = level;
+    }
   }
 
   #show(index, source, { growing, references, names }) {
@@ -95,5 +115,6 @@ export class MarkdownView {
     block ??= this.element.appendChild(h("div", { class: "block" }));
     morph(block, render(shown, { references, live: growing }), keep);
     finish(block);
+    this.ragged ||= block.querySelector(HEADINGS) !== null;
   }
 }

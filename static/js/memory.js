@@ -28,7 +28,6 @@ class Drawer {
       id: "memory",
       title: gettext("Memory of this chat"),
       icon: "memory-stick",
-      keys: "Mod+J",
       run: () => this.show(this.drawer.hidden, true),
     });
     this.toggle.addEventListener("click", () => this.show(this.drawer.hidden, true));

@@ -93,8 +93,10 @@ BAD_DAYS: dict[str, dict[str, Any]] = {
     "tenant/invitation_over.html": {"state": "expired"},
 }
 
-# As far as models keep to it: levels of headings in an answer are the model's, and follow each other here.
-ANSWER = """# What it does
+# Models begin with any level of headings, and skip some.
+ANSWER = """### What it does
+
+##### In short
 
 It reads `plan.txt`, and [says](https://example.org/) **what** stands there.
 
@@ -141,8 +143,8 @@ class Checked:
         self.opened.add(path)
         # What axe does not see: lists of the frame that have lost their look.
         if self.page.evaluate(
-            "[...document.querySelectorAll('#sidebar ul')].some((list) => list.computedStyleMap"
-            "().get('list-style-type').value !== 'none')"
+            "[...document.querySelectorAll('#sidebar ul')].some((list) =>"
+            " getComputedStyle(list).listStyleType !== 'none')"
         ):
             self.found.append(f"{path}: a list with bullets in the sidebar")
         self.look(path, narrow=bool(NARROW.search(path)))
@@ -158,6 +160,8 @@ class Checked:
         self._run(f"{name}, dark", "dark", OF_THEMES, within)
         if narrow:
             self.page.set_viewport_size({"width": 390, "height": 844})
+            # What hears of its new width does so with a frame: two frames later all of it has.
+            self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             self._run(f"{name}, phone", "light", OF_WIDTH, within)
             for width in (390, 320):
                 self.page.set_viewport_size({"width": width, "height": 844})
@@ -218,11 +222,13 @@ def test_the_pages_of_a_team_with_everything_and_with_nothing(
     for name in ("", "A key"):
         page.get_by_label("Name", exact=True).fill(name)
         page.evaluate("document.querySelector('main form').noValidate = true")
-        page.locator("main form button[type=submit]").click()
+        with page.expect_navigation():
+            page.locator("main form button[type=submit]").click()
         checked.look(f"a key called {name!r}")
     page = checked.open(f"{base}/webhooks/new", owner)
     page.evaluate("document.querySelector('main form').noValidate = true")
-    page.locator("main form button[type=submit]").last.click()
+    with page.expect_navigation():
+        page.locator("main form button[type=submit]").last.click()
     checked.look("a webhook without an address")
     checked.nothing()
 

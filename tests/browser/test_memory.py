@@ -59,7 +59,7 @@ def test_a_chats_blocks_fill_as_it_is_answered_stay_for_its_next_turn_and_are_no
 ) -> None:
     page = chat.log_in().ready().page
     assert page.locator("#memory").is_hidden(), "it is closed by default"
-    page.keyboard.press("Control+j")
+    page.keyboard.press("Alt+Shift+M")
     line(page, r"^\d+ blocks")
     means(page, "wait here for every new chat")
     waiting = blocks(page)

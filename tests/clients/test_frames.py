@@ -14,9 +14,10 @@ from octavo_client.options import request_of
 
 from chatapp.api import client_frames, server_frames
 
-# What the client has no use for: the lane comes back as it was given, and `unsubscribed` answers what nobody waits for.
+# What the client has no use for: the lane comes back as it was given, `unsubscribed` answers what nobody waits for, and a
+# chat's blocks are for the page's drawer; a program asks for them over HTTP.
 UNUSED = {"stream_id"}
-PASSED_OVER = {"unsubscribed"}
+PASSED_OVER = {"unsubscribed", "memory.updated"}
 
 
 def tag(kind: type[msgspec.Struct]) -> str:
