@@ -68,7 +68,7 @@ def read(file: IO[bytes]) -> Iterator[tuple[Source, Found | Refused]]:
                     continue
                 seen = True
                 yield known, _found(known, raw)
-        except ijson.JSONError:
+        except (ijson.JSONError, UnicodeDecodeError):  # the latter for a half of a character that stands alone
             if seen:
                 raise BadInput(
                     _("The file ends in the middle, or is damaged. Export it again."), code="damaged", param="file"

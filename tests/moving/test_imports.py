@@ -218,7 +218,7 @@ def test_a_file_that_ends_in_the_middle_keeps_what_is_whole_and_can_be_undone(te
     [
         b"", b"hello", b"[]", b"{}", b"[1, 2]", b"[[[[", b'{"conversations": []}', b"[" * 100_000, b"PK\x03\x04broken",
         json.dumps([{"title": "x", "mapping": None}]).encode(), b'{"a":1' + b',"a":1' * 50, b"\xff\xfe", b'["\\ud83d"]',
-        json.dumps([{"uuid": "x", "chat_messages": []}]).encode(),
+        json.dumps([{"uuid": "x", "chat_messages": []}]).encode(), b'["\\udc4b"]', b'[{"title": "\\udc4b"}]',
     ],
 )  # fmt: skip
 def test_what_is_no_export_is_refused_with_what_would_be(team: Team, content: bytes) -> None:
