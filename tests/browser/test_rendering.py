@@ -162,6 +162,14 @@ def show(page: Page, source: str, live: bool = False) -> None:
     )
 
 
+def test_what_is_only_read_aloud_does_not_make_the_page_around_the_messages_scroll(chat: Chat) -> None:
+    """Whoever finds a word with the browser's search would push the frame out of sight, with no way back."""
+    page = chat.log_in().ready().page
+    show(page, "Words.\n\n" * 200 + "```js\nlet a = 1;\n```\n\n| a |\n|---|\n| $x^2$ |\n\n- [ ] done")
+    assert page.evaluate("document.querySelector('#scroller').scrollHeight") > 2000
+    assert page.evaluate("document.documentElement.scrollHeight - innerHeight") <= 0
+
+
 LONG = "\n".join(f"value_{n} = compute({n})  # {'x' * (200 if n == 3 else 3)}" for n in range(60))
 
 
