@@ -88,6 +88,8 @@ def workspace(request: HttpRequest, access: Access, conversation_id: str | None 
     assistants = present.assistants(access)
     page = {
         "tenant": {"slug": tenant.slug, "name": tenant.name},
+        # Whose drafts a browser shows that several people use.
+        "reader": str(request.user.pk),
         "assistant": tenant.name,
         "icons": static("vendor/icons.svg"),
         "conversation": opened,

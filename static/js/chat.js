@@ -27,11 +27,13 @@ import { shown } from "#octavo/tree.js";
 const $ = (id) => document.getElementById(id);
 const page = JSON.parse($("page").textContent);
 const base = `/t/${page.tenant.slug}/`;
+// What is kept in this browser, in whose name: others may use it too, and have other teams.
+const whose = `${page.tenant.slug}:${page.reader}`;
 useSprite(page.icons);
 
 const session = new Session({
   api: `/api/t/${page.tenant.slug}`,
-  tenant: page.tenant.slug,
+  whose,
   conversations: page.conversations,
   notify,
 });
@@ -44,7 +46,7 @@ const files = new Files({
   room: $("room"),
   live: $("live"),
   api: session.api,
-  tenant: page.tenant.slug,
+  whose,
   most: page.files.most,
   mostBytes: page.files.most_bytes,
   used: () => {
@@ -70,8 +72,16 @@ const log = new Log({
     actions: messageActions,
   },
 });
+/** Why nothing can be asked now, in words; "" where it can. */
+function hindrance() {
+  if (!current || session.has(current)) return files.hindrance;
+  return session.gone.has(current.id)
+    ? gettext("This conversation was deleted. Your text stays here.")
+    : gettext("This conversation is not loaded. Your text stays here.");
+}
+
 const composer = new Composer($("composer"), {
-  tenant: page.tenant.slug,
+  whose,
   maxBytes: page.max_frame_bytes,
   context: page.context_tokens,
   used: () => files.used() + files.tokens,
@@ -82,7 +92,7 @@ const composer = new Composer($("composer"), {
     log.toEnd();
   },
   onStop: () => session.stop(current),
-  hindrance: () => files.hindrance,
+  hindrance,
 });
 acceptFiles({
   place: document.querySelector("main"),
@@ -224,6 +234,7 @@ async function visit(id, push = true) {
 }
 
 function redraw() {
+  if (!log.conversation) return update(); // it is on its way, or gone
   log.refresh();
   for (const message of log.views.keys()) log.touch(message);
   update();
@@ -267,8 +278,11 @@ function reported(change) {
     session.refreshList().catch(() => {});
   }
   if (change.kind === "gone") {
-    if (change.id === current?.id) log.say(unreachable(change.id, { status: 410 }));
-    return;
+    if (change.id !== current?.id) return;
+    current = { id: change.id, title: current.title, messages: [] }; // nothing in it to be answered again
+    log.say(unreachable(change.id, { status: 410 }));
+    composer.refresh();
+    return update();
   }
   if (change.kind === "rejected") return refused(change);
   if (change.conversation !== current) return;
@@ -303,7 +317,7 @@ function refused({ conversation, text, files: taken, edited, again, error }) {
   }
   redraw();
   if (edited) log.views.get(edited)?.edit(text);
-  else if (text !== null && !composer.input.value) composer.put(text);
+  else if (text !== null) composer.giveBack(text);
   if (error.code === "conversation_busy") workspace.catchUp(); // so that there is something to wait for, and a Stop
   if (text === null) refusal.show(error, again);
   else refusal.show(error, edited ? null : () => composer.form.requestSubmit());

@@ -11,11 +11,17 @@ const NEAR = 0.8;
 // Tokens by how long a text is, as models with vocabularies of this size have them: rough, and said as "about".
 const BYTES_OF_TOKEN = { ascii: 4, other: 2 };
 
+/** A text and what has been written since; once, where another tab has put it there already. */
+function before(text, written) {
+  if (!written.trim()) return text;
+  return written.includes(text) ? written : `${text}\n\n${written}`;
+}
+
 export class Composer {
-  /** `form` holds textarea, .send and .stop, beside it .limit and .saying; `onSend(text)`, `onStop()`; `maxBytes`: of a
-      frame; `context`: tokens that a prompt may have, null where nobody knows; `used()`: those that are taken already;
+  /** `form` holds textarea, .send and .stop, beside it .limit and .saying; `onSend(text)`, `onStop()`; `whose`: the
+      drafts are (chat.js); `maxBytes`: of a frame; `context`: tokens that a prompt may have, null where nobody knows; `used()`: those that are taken already;
       `hindrance()`: why nothing can be sent now, in words, or ""; `onFile(file)`: take it along. */
-  constructor(form, { tenant, maxBytes, context = null, used = () => 0, onSend, onStop, onFile, hindrance = () => "" }) {
+  constructor(form, { whose, maxBytes, context = null, used = () => 0, onSend, onStop, onFile, hindrance = () => "" }) {
     this.form = form;
     this.input = form.querySelector("textarea");
     this.sendButton = form.querySelector(".send:not(.stop)");
@@ -23,7 +29,7 @@ export class Composer {
     this.limit = form.parentElement.querySelector(".limit");
     this.saying = form.parentElement.querySelector(".saying");
     Object.assign(this, {
-      tenant,
+      whose,
       context,
       used,
       onSend,
@@ -42,6 +48,7 @@ export class Composer {
     });
     this.stopButton.addEventListener("click", () => this.onStop());
     this.input.addEventListener("input", () => {
+      this.elsewhere = false;
       this.say("");
       this.#keep();
       this.#grow();
@@ -64,7 +71,7 @@ export class Composer {
   }
 
   #name(key = this.key) {
-    return `octavo:draft:${this.tenant}:${key ?? "new"}`;
+    return `octavo:draft:${this.whose}:${key ?? "new"}`;
   }
 
   /** Show the draft of a conversation (null: of the new one). */
@@ -75,20 +82,29 @@ export class Composer {
     this.early = "";
   }
 
-  /** The conversation that was new now has an id: what is being written goes with it. */
+  /** The conversation that was new now has an id: what is being written goes with it, unless another tab is writing it,
+      for a new chat of its own. */
   rename(conversationId) {
+    if (this.elsewhere) return this.open(conversationId);
     this.#storage((store) => store.removeItem(this.#name()));
     this.key = conversationId;
     this.#keep();
   }
 
-  /** Keep a text as the draft of a conversation that is not shown, unless it has one. */
+  /** Keep a text as the draft of a conversation, before what that has. */
   keepFor(conversationId, text) {
+    if ((conversationId ?? "new") === this.key) return this.giveBack(text);
     const name = this.#name(conversationId);
-    this.#storage((store) => store.getItem(name) || store.setItem(name, text));
+    this.#storage((store) => store.setItem(name, before(text, store.getItem(name) ?? "")));
+  }
+
+  /** A text comes back that was sent: before what has been written since. */
+  giveBack(text) {
+    this.put(before(text, this.input.value));
   }
 
   put(text) {
+    this.elsewhere = false;
     this.input.value = text;
     this.#keep();
     this.#grow();
@@ -205,6 +221,7 @@ export class Composer {
       is lost but what another one has changed on purpose. */
   #follow(text) {
     if (this.composing || !this.kept || this.input.value === (text ?? "")) return;
+    this.elsewhere = true;
     this.input.value = text ?? "";
     this.#grow();
   }

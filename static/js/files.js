@@ -16,8 +16,8 @@ const UNDERWAY = new Set(["uploading", "queued", "running"]);
 export class Files {
   /** `tray`, `room`, `live`: where chips, tokens and what screen readers hear stand; `most`, `mostBytes`: of files, and of
       one; `used()`: tokens that the conversation has; `show(file)`: somebody wants to read one. */
-  constructor({ tray, room, live, api, tenant, most, mostBytes, used, show, onChange }) {
-    Object.assign(this, { tray, room, live, api, tenant, most, mostBytes, used, show, onChange });
+  constructor({ tray, room, live, api, whose, most, mostBytes, used, show, onChange }) {
+    Object.assign(this, { tray, room, live, api, whose, most, mostBytes, used, show, onChange });
     this.key = "new";
     this.drafts = new Map(); // conversation -> its files
     this.refused = "";
@@ -205,7 +205,7 @@ export class Files {
   // --- keeping -----------------------------------------------------------------------------------------------------
 
   #name(key = this.key) {
-    return `octavo:files:${this.tenant}:${key}`;
+    return `octavo:files:${this.whose}:${key}`;
   }
 
   /** Only what this page has changed itself: another tab may have files of its own for the same conversation. */

@@ -43,8 +43,8 @@ function stored(work) {
 }
 
 export class Session {
-  constructor({ api, tenant = "", conversations = { items: [], next: null }, notify, now = () => Date.now() }) {
-    Object.assign(this, { api, notify, now, unsent: new Unsent(tenant, { now }) });
+  constructor({ api, whose = "", conversations = { items: [], next: null }, notify, now = () => Date.now() }) {
+    Object.assign(this, { api, notify, now, unsent: new Unsent(whose, { now }) });
     this.list = conversations.items;
     this.next = conversations.next;
     this.loaded = new Map(); // id -> conversation {id, title, messages}
@@ -193,6 +193,11 @@ export class Session {
     if (!reply.ok)
       throw Object.assign(new Error(`${url} answered ${reply.status}`), { status: reply.status });
     return reply.json();
+  }
+
+  /** Whether a conversation is here to be gone on with: neither on its way nor deleted. */
+  has(conversation) {
+    return !conversation.id || this.loaded.has(conversation.id);
   }
 
   /** The answer that is under way in a conversation, if one is. */

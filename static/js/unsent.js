@@ -1,14 +1,14 @@
 /* Questions that the server has not acknowledged yet, kept in this browser: a page that is closed or reloaded while it is
    offline loses none. Each is kept under its idempotency key, so that asking it again asks nothing twice.
 
-   `tenant` is the team's slug; `storage` a Storage, which may be missing or full: then nothing is kept. */
+   `whose` they are: a person's in a team, since browsers are shared; `storage` a Storage, which may be missing or full: then nothing is kept. */
 
 // An older one is not asked again by itself: its reader gets it back as a draft.
 const FRESH_MS = 10 * 60_000;
 
 export class Unsent {
-  constructor(tenant, { storage = defaultStorage(), now = () => Date.now() } = {}) {
-    Object.assign(this, { prefix: `octavo:unsent:${tenant}:`, storage, now });
+  constructor(whose, { storage = defaultStorage(), now = () => Date.now() } = {}) {
+    Object.assign(this, { prefix: `octavo:unsent:${whose}:`, storage, now });
   }
 
   /** `request`: the frame's fields, with its idempotency_key. `files`: what goes with it, as the page shows it. */

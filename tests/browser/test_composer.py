@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, WebSocketRoute, expect
 
 from tests.browser.served import ORIGIN, Served, beside_playwright
 from tests.chat.conftest import Team, server, strangers, team
@@ -25,13 +26,24 @@ PASTE = """(text) => {
 }"""
 
 
+# A conversation that takes its time, as on a train.
+SLOW = """const before = window.fetch;
+window.let = Promise.resolve();
+window.fetch = async (...given) => {
+  if (String(given[0]).includes("/conversations/")) await window.let;
+  return before(...given);
+};"""
+
+
 @pytest.fixture
 def shown(browser: Browser, team: Team, request: pytest.FixtureRequest) -> Iterator[BrowserContext]:
     """The member's browser, with the chat of this process."""
     options: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}, **getattr(request, "param", {})}
     context = browser.new_context(base_url=ORIGIN, **options)
     context.set_default_timeout(20_000)
-    Served(context).client = log_in(team.member)
+    served = Served(context)
+    served.client = log_in(team.member)
+    context.served = served
     yield context
     context.close()
 
@@ -115,6 +127,102 @@ def test_drafts_and_files_follow_another_tab_but_not_over_what_is_being_written(
     second.get_by_role("button", name="Take off plan.txt").click()
     expect(first.locator("#files .file")).to_have_count(0)
     expect(first.locator("#files")).to_be_hidden()
+
+
+def test_who_uses_the_browser_next_sees_no_draft_and_asks_no_question_of_the_one_before(
+    shown: BrowserContext, team: Team
+) -> None:
+    path = f"/t/{team.tenant.slug}/"
+    page = opened(shown, path)
+    page.locator("#input").fill("How do I resign?")
+    page.locator("#input").press("Enter")  # nobody acknowledges it
+    expect(page.locator(".message.user")).to_have_count(1)
+    page.locator("#input").fill("My secret")
+    page.close()
+    shown.served.client = log_in(team.owner)
+    other = opened(shown, path)
+    expect(other.locator("#input")).to_have_value("")
+    expect(other.locator(".message")).to_have_count(0)
+    other.close()
+    shown.served.client = log_in(team.member)
+    again = opened(shown, path)
+    expect(again.locator(".message.user")).to_contain_text("How do I resign?")
+    expect(again.locator("#input")).to_have_value("My secret")
+
+
+def test_nothing_is_asked_in_a_conversation_that_is_on_its_way_or_deleted(shown: BrowserContext, team: Team) -> None:
+    """It would begin anew there, without what was said, or be lost."""
+    talk = a_chat(team.member, "Hello", "Hello to you.")
+    shown.add_init_script(SLOW)
+    page = opened(shown, f"/t/{team.tenant.slug}/")
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    field, saying = page.locator("#input"), page.locator(".saying")
+    page.evaluate("() => { window.let = new Promise((done) => { window.go = done; }); }")
+    page.locator(f"#conversations a[href$='{talk.pk}']").click()
+    field.fill("And then?")
+    field.press("Enter")
+    expect(saying).to_contain_text("not loaded")
+    expect(field).to_have_value("And then?")
+    page.evaluate("window.go()")
+    expect(page.locator(".message")).to_have_count(2)
+    expect(saying).to_be_hidden()
+    expect(field).to_have_value("And then?")
+    expect(page.locator("#composer .send:not(.stop)")).to_be_enabled()
+    page.evaluate("async (id) => (await import('#octavo/chat.js')).session.forget(id)", str(talk.pk))
+    expect(page.get_by_text("was deleted, in another tab")).to_be_visible()
+    field.press("Enter")
+    expect(saying).to_contain_text("Your text stays here.")
+    expect(field).to_have_value("And then?")
+    assert errors == []
+
+
+def test_a_question_that_is_refused_comes_back_before_what_has_been_written_since(
+    shown: BrowserContext, team: Team
+) -> None:
+    asked: list[tuple[WebSocketRoute, str]] = []
+
+    def server(socket: WebSocketRoute) -> None:
+        def hear(message: str | bytes) -> None:
+            frame = json.loads(message)
+            if frame["type"] == "response.create":
+                asked.append((socket, frame["event_id"]))
+
+        socket.on_message(hear)
+
+    shown.route_web_socket("**/*", server)
+    talk = a_chat(team.member, "Hello", "Hello to you.")
+    page = opened(shown, f"/t/{team.tenant.slug}/c/{talk.pk}")
+    page.locator("#input").fill("The first")
+    page.locator("#input").press("Enter")
+    page.locator("#input").fill("The second")
+    page.wait_for_timeout(100)
+    ((socket, event_id),) = asked
+    error = {"type": "error", "event_id": event_id, "code": "rate_limited", "message": "Wait.", "retryable": True}
+    socket.send(json.dumps(error))
+    expect(page.locator("#input")).to_have_value("The first\n\nThe second")
+    page.reload()
+    expect(page.locator("#input")).to_have_value("The first\n\nThe second")
+
+
+def test_what_another_tab_writes_for_a_new_chat_stays_there_when_this_one_begins(
+    shown: BrowserContext, team: Team
+) -> None:
+    first, second = (opened(shown, f"/t/{team.tenant.slug}/") for _ in range(2))
+    first.locator("#input").fill("The first")
+    first.locator("#input").press("Enter")
+    second.locator("#input").fill("The second")
+    expect(first.locator("#input")).to_have_value("The second")
+    first.evaluate(
+        """async () => {
+          const { session } = await import('#octavo/chat.js');
+          for (const { response } of session.underway.values())
+            response.onAccepted({ conversation_id: "01a22bac-c414-73ed-bd07-2fa45305072c" });
+        }"""
+    )
+    expect(first.locator("#input")).to_have_value("")
+    second.evaluate("new Promise((done) => setTimeout(done, 100))")
+    expect(second.locator("#input")).to_have_value("The second")
 
 
 @pytest.mark.parametrize(
