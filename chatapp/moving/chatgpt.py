@@ -55,7 +55,7 @@ def _node(key: str, value: Any, left_out: Counter[str]) -> Node:
     assert isinstance(author, dict)
     assert isinstance(content, dict)
     assert isinstance(known, dict)
-    role, kind = author.get("role"), content.get("content_type")
+    role, kind = author.get("role"), text_of(content.get("content_type"))
     text = _text(content, left_out)
     hidden = known.get("is_visually_hidden_from_conversation") is True or kind in CONTEXT
     if role == MessageRole.ASSISTANT and message.get("recipient", "all") not in ("all", None):

@@ -24,6 +24,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from chatapp.chat.choices import kept
 from chatapp.chat.models import Conversation, Generation, Message, MessageRole, MessageStatus
 from chatapp.chat.params import sampling_params
 from chatapp.chat.trees import Tree
@@ -159,7 +160,7 @@ def _node(row: Any) -> Node:
     if names := names_of(row.get("files")):
         told["files"] = names
     role = row.get("role")
-    status = row.get("status")
+    status = text_of(row.get("status"))
     parent = row.get("parent_id")
     return Node(
         key=row["id"],
@@ -177,9 +178,10 @@ def _is_count(value: Any) -> bool:
 
 
 def _params(value: Any) -> dict[str, Any]:
-    """As far as they are parameters: a file may hold anything."""
+    """As far as a conversation keeps them and they are such: a file may hold anything."""
     if not isinstance(value, dict):
         return {}
+    value = kept(value)
     try:
         sampling_params(value, most_tokens=1_000_000)
     except BadInput:

@@ -276,3 +276,26 @@ def test_the_file_of_a_key_and_of_an_auditor_is_refused(team: Team, strangers: T
     assert made.batch is not None
     with pytest.raises(NotFound):
         services.undo(access=strangers.owner, import_id=made.batch.pk)
+
+
+def test_a_list_where_a_word_belongs_costs_no_other_chat(team: Team) -> None:
+    odd = chatgpt("Odd", mapping={"a": node("a", None, "user", "x")})
+    odd["mapping"]["a"]["message"]["content"]["content_type"] = ["text"]
+    assert services.bring(access=team.member, file=as_file([odd, chatgpt("Good")])).conversations == 2
+    said = {"id": "1", "parent_id": None, "role": "user", "text": "Hi", "status": ["done"]}
+    own = {"format": "octavo.conversations", "version": 1, "conversations": [{"title": "Own", "messages": [said]}]}
+    assert services.bring(access=team.member, file=as_file(own)).conversations == 1
+    assert Message.objects.get(text="Hi").status == "done"
+
+
+def test_of_parameters_comes_what_a_conversation_keeps(team: Team, worker: Any) -> None:
+    """Anything else would stand before every question that is asked in it, and null is nothing to compare with."""
+    said = {"id": "1", "parent_id": None, "role": "user", "text": "Hi"}
+    params = {"max_tokens": None, "n": 5, "temperature": 0.5, "response_format": {"type": "json_object"}}
+    own = {"title": "Own", "messages": [said], "params": params}
+    file = {"format": "octavo.conversations", "version": 1, "conversations": [own]}
+    services.bring(access=team.member, file=as_file(file))
+    chat = Conversation.objects.get()
+    assert chat.params == {"temperature": 0.5}
+    ask(access=team.member, text="And now?", conversation_id=chat.pk)
+    assert worker.answer("Now.").params.temperature == 0.5
