@@ -25,13 +25,26 @@ def clean_tag(name: object) -> str:
     """One line without what would turn its direction; a # before it is how people write tags, and no part of it."""
     if not isinstance(name, str):
         raise BadInput("A tag must be a text.", param="tags")
-    words = " ".join(settled(name[: 10 * LONGEST_TAG]).translate(DIRECTIONS).split())
-    words = unicodedata.normalize("NFC", "".join(c for c in words if unicodedata.category(c) != "Cc")).lstrip("# ")
+    words = _line(name[: 10 * LONGEST_TAG])
     if not any(unicodedata.category(c)[0] in "LNSP" for c in words):
         raise BadInput("A tag needs a letter, a number or a sign.", param="tags")
     if len(words) > LONGEST_TAG:
         raise BadInput(f"A tag has at most {LONGEST_TAG} characters; this one has {len(words)}.", param="tags")
     return words
+
+
+def fitting(names: Iterable[str], known: dict[str, str]) -> list[str]:
+    """Of what a file calls its tags those that one conversation can have: long ones cut, what cannot be a tag left out,
+    MOST_TAGS of them. `known`: how the asker spells tags, by their casefolded names; new ones are added to it."""
+    found: dict[str, str] = {}
+    for name in names:
+        try:
+            word = clean_tag(_line(name)[:LONGEST_TAG])
+        except BadInput:
+            continue
+        if len(found) < MOST_TAGS:
+            found.setdefault(word.casefold(), known.setdefault(word.casefold(), word))
+    return list(found.values())
 
 
 @transaction.atomic
@@ -83,6 +96,11 @@ def remove_tag(*, access: Access, name: object) -> int:
 # --- parts --------------------------------------------------------------------------------------------------------
 
 
+def _line(name: str) -> str:
+    words = " ".join(settled(name).translate(DIRECTIONS).split())
+    return unicodedata.normalize("NFC", "".join(c for c in words if unicodedata.category(c) != "Cc")).lstrip("# ")
+
+
 def _own(access: Access, name: str) -> list[Tag]:
     """Rows of the asker's tag however it is spelled, the conversations that were used last first."""
     spellings = [known for known, _ in selectors.tags(access) if known.casefold() == name.casefold()]
@@ -110,7 +128,8 @@ def _apply(conversation: Conversation, add: Sequence[str], remove: set[str]) -> 
     has = {tag.name.casefold(): tag for tag in Tag.objects.filter(conversation=conversation)}
     gone = [tag.pk for word, tag in has.items() if word in remove]
     new = [name for name in add if name.casefold() not in has]
-    if len(has) - len(gone) + len(new) > MOST_TAGS:
+    # Taking off is always possible: a conversation from an older version may have more.
+    if new and len(has) - len(gone) + len(new) > MOST_TAGS:
         raise BadInput(f"A conversation has at most {MOST_TAGS} tags. Take one off first.", param="tags")
     if not gone and not new:
         return

@@ -18,7 +18,6 @@ from django.db import transaction
 from django.utils import timezone
 
 from chatapp.chat.models import (
-    LONGEST_TAG,
     LONGEST_TITLE,
     Conversation,
     Message,
@@ -51,7 +50,8 @@ class Said:
 
 @dataclass(frozen=True)
 class Tree:
-    """`messages`: parents before their children. Times that are None are now's."""
+    """`messages`: parents before their children. Times that are None are now's. `tags`: as chatapp.chat.tags
+    makes them."""
 
     title: str
     messages: Sequence[Said]
@@ -129,14 +129,9 @@ def plant(access: Access, tree: Tree) -> tuple[Conversation, dict[str, uuid.UUID
     # In bulk, which sends no signals: thousands may come at once, and whoever brings them tells of them once.
     Conversation.objects.bulk_create([conversation])
     Message.objects.bulk_create(rows.values(), batch_size=500)
-    names = dict.fromkeys(_tag(name) for name in tree.tags)
-    Tag.objects.bulk_create(Tag(conversation=conversation, name=name) for name in names if name)
+    Tag.objects.bulk_create(Tag(conversation=conversation, name=name) for name in tree.tags)
     return conversation, {key: row.pk for key, row in rows.items()}
 
 
 def _past(moment: datetime | None, now: datetime) -> datetime:
     return now if moment is None else min(moment, now)
-
-
-def _tag(name: str) -> str:
-    return " ".join(settled(name).translate(DIRECTIONS).split())[:LONGEST_TAG].strip()

@@ -16,6 +16,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from chatapp.chat import selectors, tags
 from chatapp.chat.models import Conversation, Message
 from chatapp.chat.trees import Said, clean_title, plant
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
@@ -147,6 +148,7 @@ def _go_through(access: Access, file: IO[bytes], batch: Import | None, again: bo
     report = Report()
     assistants = {one.slug: one for one in prompts.choosable(access.tenant)}
     seen: set[str] = set()
+    spelled = {name.casefold(): name for name, _count in selectors.tags(access)}
     for source, found in read(file):
         report.source = report.source or source.value
         if isinstance(found, Refused):
@@ -167,7 +169,7 @@ def _go_through(access: Access, file: IO[bytes], batch: Import | None, again: bo
         if len(report.titles) < SHOWN:
             report.titles.append(clean_title(found.tree.title, found.tree.messages))
         if batch is not None:
-            report.ids.append(str(_write(access, source, found, known, batch, assistants).pk))
+            report.ids.append(str(_write(access, source, found, known, batch, assistants, spelled).pk))
     return report
 
 
@@ -183,9 +185,16 @@ def _bounded(report: Report) -> None:
 
 @transaction.atomic
 def _write(
-    access: Access, source: Source, found: Found, known: str, batch: Import, assistants: dict[str, SystemPrompt]
+    access: Access,
+    source: Source,
+    found: Found,
+    known: str,
+    batch: Import,
+    assistants: dict[str, SystemPrompt],
+    spelled: dict[str, str],
 ) -> Conversation:
-    conversation, ids = plant(access, replace(found.tree, assistant=assistants.get(found.assistant)))
+    tree = replace(found.tree, assistant=assistants.get(found.assistant), tags=tags.fitting(found.tree.tags, spelled))
+    conversation, ids = plant(access, tree)
     told = {str(ids[key]): said for key, said in found.told.items()}
     Imported.objects.create(conversation=conversation, batch=batch, source=source, digest=known, told=told)
     return conversation

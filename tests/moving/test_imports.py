@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from chatapp.chat import selectors
+from chatapp.chat import selectors, tags
 from chatapp.chat.models import Conversation, Message
 from chatapp.chat.services import ask
 from chatapp.data.retention import set_retention
@@ -299,3 +299,18 @@ def test_of_parameters_comes_what_a_conversation_keeps(team: Team, worker: Any) 
     assert chat.params == {"temperature": 0.5}
     ask(access=team.member, text="And now?", conversation_id=chat.pk)
     assert worker.answer("Now.").params.temperature == 0.5
+
+
+def test_tags_come_as_people_may_write_them_and_can_be_taken_off(team: Team) -> None:
+    chat = Conversation.objects.create(tenant=team.member.tenant, user=team.member.user, title="Here")
+    tags.set_tags(access=team.member, conversation=chat, names=["Work"])
+    many = ["#work", "WORK", "e\u0301", "\u00e9", "\u202e", "x" * 100, *(f"t{number}" for number in range(40))]
+    services.bring(access=team.member, file=as_file([open_webui(meta={"tags": many})]))
+    brought = Conversation.objects.get(title="Greeting")
+    names = {tag.name for tag in brought.tags.all()}
+    assert len(names) == tags.MOST_TAGS
+    assert {"Work", "\u00e9", "x" * 40, "t0"} < names
+    for number in range(30):  # as an import of an older version left them
+        brought.tags.create(name=f"old {number}")
+    tags.change_tags(access=team.member, conversation=brought, remove=["old 0"])
+    assert not brought.tags.filter(name="old 0").exists()
