@@ -16,7 +16,7 @@ import { install as installMoving } from "#octavo/moving.js";
 import { install as installUpdates } from "#octavo/updates.js";
 import { Composer } from "#octavo/composer.js";
 import { Files, Preview, acceptFiles } from "#octavo/files.js";
-import { gettext } from "#octavo/i18n.js";
+import { fill, gettext } from "#octavo/i18n.js";
 import { Log } from "#octavo/log.js";
 import { Octavo } from "#octavo/octavo.js";
 import { Refusal } from "#octavo/refusal.js";
@@ -174,7 +174,10 @@ function showAssistant() {
   $("assistant").hidden = !assistant?.name;
   $("assistant").textContent = assistant?.name ?? "";
   $("assistant").title = assistant?.instead_of
-    ? `${assistant.instead_of} was archived; ${assistant.name} answers instead.`
+    ? fill(gettext("%(archived)s was archived; %(name)s answers instead."), {
+        archived: assistant.instead_of,
+        name: assistant.name,
+      })
     : "";
 }
 

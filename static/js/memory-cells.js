@@ -54,20 +54,24 @@ export function eased(from, target, passedMs) {
   return Math.abs(target - next) < 0.02 ? target : next;
 }
 
-const plural = (one, many, n, values = {}) => fill(ngettext(one, many, n), { n: count(n), ...values });
+/** `words`: from ngettext, called where they stand, so that they are collected for translation. */
+const counted = (words, n, values = {}) => fill(words, { n: count(n), ...values });
 
 /** "18 blocks, 11 shared with 6 other chats of your team, 4.1 MB" */
 export function summary(memory) {
   const held = cellsOf(memory).filter((cell) => cell.kind !== "lost");
   if (held.length === 0) return gettext("Nothing in memory");
-  const blocks = plural("%(n)s block", "%(n)s blocks", held.length);
+  const blocks = counted(ngettext("%(n)s block", "%(n)s blocks", held.length), held.length);
   const size = bytes(held.length * memory.block_bytes);
   const shared = held.filter((cell) => cell.chats > 0).length;
   if (!shared) return fill(gettext("%(blocks)s, %(size)s"), { blocks, size });
   const chats = Math.max(...held.map((cell) => cell.chats));
-  const sharing = plural(
-    "%(shared)s shared with %(n)s other chat of your team",
-    "%(shared)s shared with %(n)s other chats of your team",
+  const sharing = counted(
+    ngettext(
+      "%(shared)s shared with %(n)s other chat of your team",
+      "%(shared)s shared with %(n)s other chats of your team",
+      chats,
+    ),
     chats,
     { shared: count(shared) },
   );
@@ -80,12 +84,15 @@ export function meaning(memory, { messages = 0, known = 0 } = {}) {
   if (memory.state === "answering") {
     const read = Math.max((memory.length ?? 0) - tokens - 1, 0);
     if (read > memory.block_size)
-      return plural("Reading: %(n)s token to go.", "Reading: %(n)s tokens to go.", read);
+      return counted(ngettext("Reading: %(n)s token to go.", "Reading: %(n)s tokens to go.", read), read);
     const cached = memory.cached ?? 0;
     if (!cached) return gettext("This answer began from nothing; all of the prompt was read.");
-    return plural(
-      "%(n)s token was ready when this answer began.",
-      "%(n)s tokens were ready when this answer began.",
+    return counted(
+      ngettext(
+        "%(n)s token was ready when this answer began.",
+        "%(n)s tokens were ready when this answer began.",
+        cached,
+      ),
       cached,
     );
   }
@@ -93,25 +100,37 @@ export function meaning(memory, { messages = 0, known = 0 } = {}) {
     return tokens
       ? gettext("Your team’s instructions, computed once, wait here for every new chat.")
       : gettext("Empty so far. It fills as you write.");
+  // Imported, or never answered: nobody has counted its tokens yet.
+  if (memory.state !== "idle" && !known)
+    return gettext("The engine has not read this chat yet; your next message reads all of it.");
   const length = memory.state === "idle" ? (memory.length ?? 0) : Math.max(known, tokens);
   const missing = Math.max(length - tokens, 0);
   if (memory.outdated)
-    return plural(
-      "Your team’s instructions have changed; your next message reads this chat again, %(n)s token.",
-      "Your team’s instructions have changed; your next message reads this chat again, %(n)s tokens.",
+    return counted(
+      ngettext(
+        "Your team’s instructions have changed; your next message reads this chat again, %(n)s token.",
+        "Your team’s instructions have changed; your next message reads this chat again, %(n)s tokens.",
+        length,
+      ),
       length,
     );
   if (missing === 0) return gettext("All of this chat is ready for your next message.");
   const own = cellsOf(memory).some((cell) => !SHARED.has(cell.kind) && cell.kind !== "lost");
   if (own)
-    return plural(
-      "Part of this chat has been let go; your next message reads %(n)s token again.",
-      "Part of this chat has been let go; your next message reads %(n)s tokens again.",
+    return counted(
+      ngettext(
+        "Part of this chat has been let go; your next message reads %(n)s token again.",
+        "Part of this chat has been let go; your next message reads %(n)s tokens again.",
+        missing,
+      ),
       missing,
     );
-  return plural(
-    "The engine has let go of this chat’s memory; your next message reads %(n)s token again.",
-    "The engine has let go of this chat’s memory; your next message reads %(n)s tokens again.",
+  return counted(
+    ngettext(
+      "The engine has let go of this chat’s memory; your next message reads %(n)s token again.",
+      "The engine has let go of this chat’s memory; your next message reads %(n)s tokens again.",
+      missing,
+    ),
     missing,
   );
 }
@@ -136,9 +155,12 @@ export function describe(cell, memory, now = new Date()) {
   }
   if (cell.chats)
     lines.push(
-      plural(
-        "Shared with %(n)s other chat of your team",
-        "Shared with %(n)s other chats of your team",
+      counted(
+        ngettext(
+          "Shared with %(n)s other chat of your team",
+          "Shared with %(n)s other chats of your team",
+          cell.chats,
+        ),
         cell.chats,
       ),
     );

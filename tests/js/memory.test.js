@@ -106,6 +106,12 @@ test("what it means for the reader is said in every state", () => {
     meaning(fresh, talked),
     "The engine has let go of this chat’s memory; your next message reads 900 tokens again.",
   );
+  // An imported chat: the engine has never had it, whatever it holds of the team's instructions.
+  for (const unread of [fresh, memory({ state: "new", tokens: 176 })])
+    assert.equal(
+      meaning(unread, { messages: 4 }),
+      "The engine has not read this chat yet; your next message reads all of it.",
+    );
   assert.match(meaning(memory({ state: "new" }), { messages: 0 }), /^Your team’s instructions, computed once, wait/);
   assert.equal(meaning(fresh, { messages: 0 }), "Empty so far. It fills as you write.");
 });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,17 @@ import pytest
 from babel.messages import Catalog
 from django.conf import settings
 
+from chatapp.api.asyncapi import ERROR_CODES
 from ops import messages
+
+# What the chat's own page cannot run into: it sends no such frames, and has no key.
+PROGRAMS_ONLY = {
+    *("bad_frame", "invalid_frame", "invalid_request", "unknown_parameter", "idempotency_mismatch"),
+    *("invalid_grammar", "invalid_messages", "tools_not_supported", "too_many_frames"),
+    *("too_many_responses", "too_many_waiting", "cancelled", "expired"),
+    *("invalid_api_key", "invalid_ticket", "key_in_address", "address_not_allowed", "origin_not_allowed"),
+    *("team_suspended", "revoked"),
+}
 
 
 def test_every_text_is_in_every_catalogue_translated_whole_and_with_its_placeholders() -> None:
@@ -85,6 +96,20 @@ def test_texts_are_collected_from_templates_python_and_scripts(tmp_path: Path, m
         (("%(n)s line", "%(n)s lines"), None),
     }
     assert {m.id for m in messages.collected.__wrapped__("djangojs") if m.id} == {"in a template", "%(n)s of it"}
+
+
+def test_scripts_give_their_texts_where_they_can_be_collected() -> None:
+    """A text that reaches gettext in a variable is in no catalogue, and nobody misses it there."""
+    call = re.compile(r"\b(?:n|p|np)?gettext\((?!\s*[\"'`)])[^\n]*")
+    scripts = sorted((messages.ROOT / "static" / "js").glob("*.js"))
+    found = [f"{path.name}: {match[0]}" for path in scripts for match in call.finditer(path.read_text())]
+    assert [one for one in found if not one.startswith("i18n.js:")] == []
+
+
+def test_a_reader_of_any_language_is_told_in_it_what_the_chat_may_be_refused_for() -> None:
+    script = (messages.ROOT / "static" / "js" / "refusals.js").read_text()
+    told = set(re.findall(r"^  (\w+): \(\) =>", script, re.MULTILINE))
+    assert set(ERROR_CODES) - told == PROGRAMS_ONLY
 
 
 def test_collecting_again_changes_nothing() -> None:
