@@ -29,8 +29,7 @@ from engine.protocol import Memory
 log = structlog.get_logger(__name__)
 
 EVERY_S = 0.25
-# Workers say at least every four seconds that they live, and a busy one may take its time.
-SILENT_S = 10.0
+SILENT_S = memory.SILENT_S
 FIRST_S = 3.0
 ALLOWED_EVERY_S = 12.0
 
@@ -88,7 +87,7 @@ class MemoryTopic:
                     if self._missed:
                         self._missed = False
                         for one in await memory.latest(look):
-                            self._said[one.worker] = one, now
+                            self._said[one.worker] = one, now - memory.age_s(one)
                 except (redis.exceptions.RedisError, OSError):
                     renew_at = now + 1
                 if self._tell(waited=now - began):

@@ -151,6 +151,24 @@ async def test_an_engine_that_says_nothing_is_told_to_be_away_once_and_is_back_w
         assert (await socket.read())["type"] == "pong", "once is enough"
 
 
+async def test_an_engine_that_is_gone_is_not_believed_again_however_long_one_looks(
+    team: Team, voice: Voice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it said stays in Redis while somebody looks, and is read again now and then."""
+    monkeypatch.setattr(memory_topic, "SILENT_S", 0.3)
+    monkeypatch.setattr(memory_topic, "ALLOWED_EVERY_S", 0.2)
+    monkeypatch.setattr("chatapp.streaming.memory.RENEW_S", 0.1)
+    async with ui_line(team.member.user, "acme") as socket:
+        await looking(socket)
+        (watch,) = await watched(voice)
+        voice.remember(watch, SHARED, OWN, state="answering", tokens=284)
+        await socket.read_until("memory.updated")
+        await asyncio.sleep(1.5)
+        await socket.send(type="ping")
+        told = [frame for frame in await socket.read_until("pong") if frame["type"] == "memory.updated"]
+        assert [frame.get("memory") for frame in told] == [None]
+
+
 async def test_the_look_ends_with_the_chat(team: Team, voice: Voice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_topic, "ALLOWED_EVERY_S", 0.1)
     async with ui_line(team.member.user, "acme") as socket:
@@ -190,6 +208,8 @@ def test_a_program_asks_for_the_present_state(
     assert (said["state"], said["tokens"], said["worker"]) == ("idle", 284, "scripted")
     assert said["runs"][0] == {"kind": "team", "blocks": 11, "chats": 6, "pinned": True, "host": False, "since": 5}
     assert log_in(team, "owner").get(path).status_code == 404
+    monkeypatch.setattr("chatapp.streaming.memory.SILENT_S", 0.0)  # it has said nothing for too long: it is gone
+    assert member.get(path).json() == {"memory": None}
 
 
 def _quick(look: memory.Look) -> Memory | None:

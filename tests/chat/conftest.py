@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +102,8 @@ class ScriptedWorker:
 
     def remember(self, watch: protocol.Watch, *runs: protocol.MemoryRun, **fields: Any) -> None:
         """Say what it holds of a chat, as a worker does that has heard of the look."""
-        given = {"worker": self.name, "at_ms": 1, "state": "idle", "block_size": 16, "block_bytes": 1024, **fields}
+        now = int(time.time() * 1000)
+        given = {"worker": self.name, "at_ms": now, "state": "idle", "block_size": 16, "block_bytes": 1024, **fields}
         said = protocol.encode(protocol.Memory(runs=list(runs), **given))
         self.redis.hset(protocol.memory_key(watch), given["worker"], said)
         self.redis.publish(protocol.memory_key(watch), said)
