@@ -227,7 +227,7 @@ export class Session {
   }
 
   /** Ask again what an earlier page of this browser has left unacknowledged; the server knows it by its key. Those that
-      are too old for that are given back: [{request, files}]. `conversationOf(id)` promises a loaded conversation (null:
+      are too old for that, or were stopped, are given back: [{request, files}]. `conversationOf(id)` promises a loaded conversation (null:
       a new one). */
   async askLeft(conversationOf) {
     const old = [];
@@ -331,7 +331,9 @@ export class Session {
     const answer = this.live(conversation);
     if (!answer || answer.stopping) return;
     answer.stopping = true;
-    this.underway.get(answer)?.response.cancel();
+    const entry = this.underway.get(answer);
+    if (entry?.question) this.unsent.hold(entry.key); // a stopped answer stays stopped, whatever page comes next
+    entry?.response.cancel();
     this.notify({ kind: "message", conversation, message: shownAs(answer) });
   }
 

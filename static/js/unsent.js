@@ -16,6 +16,14 @@ export class Unsent {
     this.#try((store) => store.setItem(this.prefix + request.idempotency_key, JSON.stringify({ request, files, at: this.now() })));
   }
 
+  /** It was stopped before anybody acknowledged it: it is not asked again by itself. */
+  hold(key) {
+    this.#try((store) => {
+      const entry = JSON.parse(store.getItem(this.prefix + key));
+      if (entry) store.setItem(this.prefix + key, JSON.stringify({ ...entry, held: true }));
+    });
+  }
+
   drop(key) {
     this.#try((store) => store.removeItem(this.prefix + key));
   }
@@ -29,7 +37,7 @@ export class Unsent {
         if (!name.startsWith(this.prefix)) continue;
         try {
           const entry = JSON.parse(store.getItem(name));
-          if (typeof entry.request.input === "string") found.push({ ...entry, fresh: this.now() - entry.at < FRESH_MS });
+          if (typeof entry.request.input === "string") found.push({ ...entry, fresh: !entry.held && this.now() - entry.at < FRESH_MS });
         } catch {
           // Not what this module wrote.
         }

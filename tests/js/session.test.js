@@ -307,6 +307,17 @@ test("an old question that was not acknowledged is given back and not asked", as
   assert.deepEqual(await next.session.askLeft(), [], "it is given back once");
 });
 
+test("a question that was stopped before it was acknowledged is given back and not asked", async () => {
+  const storage = new Shelf();
+  const before = open({ storage });
+  const { conversation } = ask(before, "Never mind");
+  before.session.stop(conversation);
+  const next = open({ storage });
+  const left = await next.session.askLeft(() => next.session.fresh());
+  assert.deepEqual(left.map((entry) => entry.request.input), ["Never mind"]);
+  assert.equal(next.sent.length, 0);
+});
+
 test("a question whose conversation is gone is given back", async () => {
   const storage = new Shelf();
   new Unsent("x", { storage, now: () => 1_000_000 }).keep({ input: "Hi", conversation_id: "c9", idempotency_key: "k" });
