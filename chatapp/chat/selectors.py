@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from django.db.models import Count, Exists, Model, OuterRef, Q, QuerySet
 
 from chatapp.chat.models import UNFINISHED, Conversation, Generation, Message, Tag
+from chatapp.chat.text import settled
 from chatapp.cursors import behind, cursor_of, within_time
 from chatapp.errors import BadInput, NotFound
 from chatapp.files.selectors import with_files
@@ -55,7 +56,7 @@ class Filters:
         if not self.deleted:
             found = found.filter(archived_at__isnull=not self.archived)
         if self.tag:
-            found = found.filter(Exists(Tag.objects.filter(conversation=OuterRef("pk"), name=self.tag)))
+            found = found.filter(Exists(Tag.objects.filter(conversation=OuterRef("pk"), name=settled(self.tag))))
         if self.starred is not None:
             found = found.filter(starred_at__isnull=not self.starred)
         if self.running is not None:

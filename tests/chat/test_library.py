@@ -108,6 +108,12 @@ def test_what_is_no_tag_is_refused_and_changes_nothing(team: Team, bad: Any) -> 
     assert tagged(one) == ["kept"]
 
 
+def test_what_no_database_takes_is_nobodys_tag(team: Team) -> None:
+    tags.set_tags(access=team.member, conversation=chat(team.member), names=["later"])
+    assert listed(team.member, tag="\0") == []
+    assert listed(team.member, tag="la\0ter") == ["A chat"]
+
+
 def test_a_conversation_has_twenty_tags_at_most(team: Team) -> None:
     one = chat(team.member)
     tags.set_tags(access=team.member, conversation=one, names=[f"t{n}" for n in range(20)])
