@@ -31,6 +31,7 @@ export class Thumbs {
     this.workspace = workspace;
     this.api = workspace.session.api;
     this.given = new Map(); // id of an answer -> {rating, reasons, comment, included}
+    this.sent = new Map(); // id of an answer -> the last call about it
   }
 
   /** What the server knows of a conversation. */
@@ -71,15 +72,22 @@ export class Thumbs {
     if (takesBack) this.given.delete(id);
     else this.given.set(id, { rating, reasons: [], comment: "", included: false });
     this.#draw(message);
+    // One after the other: two presses may not overtake each other on their way.
+    const send = () => (takesBack ? call("DELETE", this.#address(id)) : call("PUT", this.#address(id), { rating }));
+    const sent = (this.sent.get(id) ?? Promise.resolve()).then(send, send);
+    this.sent.set(id, sent);
+    const isLast = () => this.sent.get(id) === sent;
     try {
-      await (takesBack ? call("DELETE", this.#address(id)) : call("PUT", this.#address(id), { rating }));
+      await sent;
     } catch (error) {
+      if (!isLast()) return;
       if (before) this.given.set(id, before);
       else this.given.delete(id);
       this.#draw(message);
       toast(error.message, { kind: "bad" });
       return;
     }
+    if (!isLast()) return;
     if (takesBack) toast(gettext("Your rating is taken back."));
     else if (rating === "down") this.#ask(message, rating);
     else
