@@ -36,7 +36,7 @@ export class MemoryBoard {
 
   /** Colours as the canvas needs them, resolved by the browser from the tokens. */
   colour() {
-    const probe = this.board.appendChild(h("span", { hidden: true }));
+    const probe = this.board.appendChild(h("span", { class: "swatch", hidden: true }));
     const resolve = (token) => {
       probe.style.color = `var(${token})`;
       return getComputedStyle(probe).color;

@@ -95,7 +95,7 @@ const accentOf = (index) => ACCENTS[index % ACCENTS.length];
 
 /** Colours as the canvas needs them, resolved by the browser from the tokens. */
 function colour() {
-  const probe = h("span", { hidden: true });
+  const probe = h("span", { class: "swatch", hidden: true });
   $("occupancy").append(probe);
   const resolve = (token, accent) => {
     if (accent) probe.dataset.accent = accent;

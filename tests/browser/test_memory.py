@@ -143,3 +143,28 @@ def test_the_drawer_is_worked_by_keyboard_and_stays_as_it_was_left(
     chat.ready()
     assert page.locator("#memory").is_hidden()
     assert complaints == []
+
+
+@pytest.mark.parametrize("context", [{"forced_colors": "active", "color_scheme": "dark"}], indirect=True)
+def test_in_the_systems_own_colours_blocks_keep_theirs_and_stop_is_seen(chat: Chat, picture: Any) -> None:
+    """What is nothing but a background would be painted over by a high-contrast theme."""
+    page = chat.log_in().page
+    chat.ready()
+    page.get_by_role("button", name="Memory of this chat").click()
+    line(page, r"^\d+ blocks")
+    chat.ask("Write a long story about a lighthouse keeper and a storm.")
+    page.locator("#composer .stop").wait_for()
+    stop, around, legend, drawer, drawn = page.evaluate(
+        """() => {
+          const colour = (of, part) => getComputedStyle(document.querySelector(of), part).backgroundColor;
+          const canvas = document.getElementById('memory-canvas');
+          const [red, green, blue] = canvas.getContext('2d').getImageData(3, 3, 1, 1).data;
+          return [colour('#composer .stop', '::before'), colour('#composer .stop'), colour('#memory-legend .cell'),
+            colour('#memory'), [red, green, blue]]; }"""
+    )
+    picture(page)
+    assert stop != around
+    assert legend != drawer
+    assert len(set(drawn)) > 1, "the team's colour is not grey"
+    page.keyboard.press("Escape")
+    chat.wait_for_end()
