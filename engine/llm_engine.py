@@ -150,6 +150,7 @@ class LLMEngine:
             check=lambda prompt: self._refuse_unless_runnable(prompt, ()),
             copy_blocks=self._copy_blocks,
             arrivals=self._arrivals,
+            tick=self._tick,
         )
         self.steps = 0
         self.totals = Counter[str]()
@@ -299,7 +300,8 @@ class LLMEngine:
 
         Raises StepError when the step failed as a whole; the engine can go on with what waits.
         """
-        self.pool.now = start = self._clock()
+        self._tick()
+        start = self.pool.now
         flight, following = self._flight, None
         self._flight = None
         try:
@@ -381,6 +383,9 @@ class LLMEngine:
                     self.scheduler.computed(sequence, computed)
                 outputs.append(self._advance(sequence, draw))
         return outputs
+
+    def _tick(self) -> None:
+        self.pool.now = self._clock()
 
     def _copy_blocks(self) -> None:
         if self.cache.copies:

@@ -34,7 +34,7 @@ UNREAD = 1024
 
 class PublishedPrompts:
     """`check` raises RequestRefused for a prompt that could never run; `copy_blocks` makes the copies asked for so far;
-    `arrivals` numbers the engine's sequences.
+    `arrivals` numbers the engine's sequences; `tick` brings the pool's time up to the present.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class PublishedPrompts:
         check: Callable[[SequenceOf[int]], None],
         copy_blocks: Callable[[], None],
         arrivals: Iterator[int],
+        tick: Callable[[], None],
     ) -> None:
         self.store = _open_store(config, runner)
         self.warming: dict[str, Sequence] = {}
@@ -60,6 +61,7 @@ class PublishedPrompts:
         self._check = check
         self._copy_blocks = copy_blocks
         self._arrivals = arrivals
+        self._tick = tick
 
     def warm(
         self,
@@ -143,6 +145,7 @@ class PublishedPrompts:
             self._runner.write_blocks(blocks, kv[first:])
             restored = sequence.num_tokens - first * self._cache.block_size
 
+        self._tick()  # between two steps, or before the first one
         if self._scheduler.take_in(sequence, write):
             self._cache.pins.pin(name, sequence, sequence.num_tokens)
         return restored

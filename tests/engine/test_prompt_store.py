@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -103,8 +104,10 @@ def test_a_restarted_engine_answers_its_first_request_from_the_stored_prompt(
     where = regions(published, 70)
     answer = saved(make(), prompt, where)
     restarted = make()
+    began = time.monotonic()
     assert restarted.prompts.restore("t", prompt, where, tenant="t") == published
     restarted.check_integrity()
+    assert all(restarted.pool.born(block) >= began for block in restarted.pool.pinned()), "they are of now"
     assert ask(restarted, prompt, where) == (answer, published)
     assert restarted.pool.num_pinned == -(-published // 16)
     assert restarted.prompts.restore("t", prompt, where, tenant="t") == 0, "it is there already"
