@@ -113,6 +113,7 @@ export class Log {
 
   /** Messages came or went. */
   refresh() {
+    if (!this.conversation) return; // something else is shown: `wait`, `say`
     const path = shown(this.conversation);
     const views = new Map();
     const width = this.log.clientWidth || this.scroller.clientWidth;
