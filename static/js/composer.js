@@ -143,8 +143,11 @@ export class Composer {
     } else if (this.#size(text) > this.maxBytes) this.#tooLong(text, gettext("This text"));
     else if (hindrance) this.#hinder(hindrance);
     else {
+      // An empty box disables the button, which would lose the focus. On a phone the keyboard goes away meanwhile.
+      const pressed = this.sendButton.matches(this.enterBreaks ? ":focus-visible" : ":focus");
       this.say("");
       this.put("");
+      if (pressed) this.focus();
       this.onSend(text);
     }
   }

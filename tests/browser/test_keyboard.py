@@ -146,3 +146,16 @@ def test_everything_is_done_without_a_mouse(chat: Chat, picture: Picture) -> Non
     assert page.evaluate("navigator.clipboard.readText()") == chat.raw()
     keys.press("Alt+Shift+W")
     assert focused(page) == "input"
+
+
+def test_who_sends_by_the_button_goes_on_writing(chat: Chat) -> None:
+    """The button is disabled as soon as the box is empty: the focus is not lost with it, by keyboard nor by mouse."""
+    page = chat.log_in().page
+    chat.ready()
+    for press in (lambda: page.keyboard.press("Enter"), lambda: page.locator("#composer .send:not(.stop)").click()):
+        chat.field.fill("Say hello.")
+        page.keyboard.press("Tab")
+        press()
+        page.wait_for_url("**/c/*")
+        assert focused(page) == "input"
+        chat.wait_for_end()
