@@ -14,8 +14,8 @@ from octavo_client.options import request_of
 
 from chatapp.api import client_frames, server_frames
 
-# What the client has no use for: the lane comes back as it was given, `unsubscribed` answers what nobody waits for, and a
-# chat's blocks are for the page's drawer; a program asks for them over HTTP.
+# What the client has no use for: the lane comes back as it was given, `unsubscribed` answers what nobody waits for, and
+# a chat's blocks are for the page's drawer; a program asks for them over HTTP.
 UNUSED = {"stream_id"}
 PASSED_OVER = {"unsubscribed", "memory.updated"}
 
