@@ -31,6 +31,8 @@ export function install(workspace) {
   Object.assign(acts, {
     again: (turn) => ask((conversation) => session.answerAgain(conversation, turn)),
     retry: (turn) => ask((conversation) => session.askAgain(conversation, turn)),
+    begin: () => workspace.visit(null),
+    shorten: (turn) => edit(list().find((message) => message.id === turn.parent_id)),
     goOn: (turn) => ask((conversation) => session.goOn(conversation, turn)),
 
     edit: (question, text) => {

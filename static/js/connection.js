@@ -18,7 +18,7 @@ export function install(workspace) {
   workspace.on("connection", (state, code) => {
     clearTimeout(timer);
     if (state === "open") place.hidden = true;
-    else if (state === "ended" && code !== 1000) show(ended(code));
+    else if (state === "ended" && code !== 1000) tellEnd(code);
     else {
       timer = setTimeout(() => show(lost()), navigator.onLine ? PATIENCE_MS : 0);
       if (state === "waiting" && octavo.failures >= ATTEMPTS) checkLogin();
@@ -44,10 +44,23 @@ export function install(workspace) {
     };
   }
 
-  /** It has ended for good: logged out, or the right to this team is gone or another one. */
-  function ended(code) {
+  /** It has ended for good: logged out (in another tab, perhaps), or the right to this team is gone or another one. */
+  async function tellEnd(code) {
+    show(ended(code === LOGGED_OUT || (await isLoggedOut())));
+  }
+
+  async function isLoggedOut() {
+    try {
+      await session.refreshList();
+      return false;
+    } catch (error) {
+      return error.status === 401;
+    }
+  }
+
+  function ended(loggedOut) {
     const here = location.pathname;
-    return code === LOGGED_OUT
+    return loggedOut
       ? {
           text: gettext("You are logged out. Log in again to go on; nothing is lost."),
           way: way(`/accounts/login/?next=${encodeURIComponent(here)}`, gettext("Log in")),

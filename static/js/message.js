@@ -155,7 +155,7 @@ export class MessageView {
     const mark = "circle-alert";
     if (status === "failed") {
       const { error, said, last } = message;
-      const ways = error?.code === "lost" ? [] : said && said === last ? ["goOn", "retry"] : ["retry"];
+      const ways = waysOn(error?.code, said && said === last);
       const why = inWords(error) || gettext("The answer broke off and nothing says why.");
       return { kind: "bad", icon: mark, text: why, ways };
     }
@@ -182,4 +182,17 @@ export class MessageView {
   }
 }
 
-const NAMES = { goOn: () => gettext("Continue"), retry: () => gettext("Ask again") };
+/** What can come of an answer that failed; `begun`: it has text to go on with. */
+function waysOn(code, begun) {
+  if (code === "lost") return [];
+  // The same question again is as long again.
+  if (code === "context_length_exceeded" || code === "context_too_long") return ["shorten", "begin"];
+  return begun ? ["goOn", "retry"] : ["retry"];
+}
+
+const NAMES = {
+  goOn: () => gettext("Continue"),
+  retry: () => gettext("Ask again"),
+  shorten: () => gettext("Edit"),
+  begin: () => gettext("New chat"),
+};

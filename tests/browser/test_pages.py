@@ -237,7 +237,11 @@ def test_a_message_longer_than_the_context_is_refused_with_its_numbers(chat: Cha
     chat.wait_for_end()
     assert chat.status() == "failed"
     assert len(re.findall(r"\d[\d,]{3,}", chat.answer.locator(".notice").inner_text())) >= 2
-    expect(page.get_by_role("button", name="Ask again")).to_be_visible()
+    # Asked again it would be as long again: it can be edited, or left for a new chat.
+    expect(page.get_by_role("button", name="Ask again")).to_have_count(0)
+    expect(chat.answer.locator(".notice").get_by_role("button", name="New chat")).to_be_visible()
+    chat.answer.locator(".notice").get_by_role("button", name="Edit").click()
+    expect(page.locator(".message.user textarea")).to_have_value("a b c d e f " * 3_000)
 
 
 def test_markdown_of_a_hostile_answer_is_inert(chat: Chat) -> None:
@@ -319,13 +323,21 @@ def test_finished_blocks_keep_their_elements_while_an_answer_grows(chat: Chat) -
     assert kept[2] == 40
 
 
-def test_logging_out_ends_it(chat: Chat) -> None:
+def test_logging_out_ends_it_in_every_tab(chat: Chat, complaints: list[str]) -> None:
+    """P12: the other tab says that it is logged out, and where to log in."""
     page = chat.log_in().page
+    chat.field.wait_for()
+    other = Chat(page.context.new_page(), chat.product)
+    other.page.goto(page.url)
+    other.field.wait_for()
     page.locator("[popovertarget=account-menu]").click()
     page.get_by_role("button", name="Log out").click()
     page.wait_for_url("**/accounts/login/**")
     page.goto(f"/t/{chat.team['slug']}/")
     assert "/accounts/login/" in page.url
+    expect(other.page.locator("#banner")).to_contain_text("You are logged out")
+    expect(other.page.locator("#banner").get_by_role("link", name="Log in")).to_be_visible()
+    complaints.clear()  # Chromium reports what was refused since
 
 
 def test_an_operator_sees_the_blocks_of_an_answer_while_it_runs(chat: Chat, picture: Picture) -> None:
