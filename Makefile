@@ -26,7 +26,7 @@ test: setup-dev ## The tests, within 12 minutes
 	$(PY) -m pytest $(SIDE_BY_SIDE)
 
 test-all: test ## The tests and the long ones, within 30 minutes
-	$(PY) -m pytest -m long
+	$(PY) -m pytest -m long $(SIDE_BY_SIDE)
 
 check: setup-dev ## Format, lint, types, import rules, deploy checks, missing migrations, catalogues
 	.venv/bin/ruff format --check .

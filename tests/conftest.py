@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     compile_catalogues()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side (pytest-xdist) the tests of a file stay together, and all that talk to the whole product do: so it
     is started once, and nobody meets the other's servers."""
