@@ -18,6 +18,8 @@ from tests.stack import Stack, started
 # transformers does: so it is said before any test.
 os.environ["TRITON_INTERPRET"] = "1"
 
+# Who needs one of these needs the whole product.
+WHOLE = {"stack", "product", "context", "chat"}
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -31,7 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side (pytest-xdist) the tests of a file stay together, and all that talk to the whole product do: so it
     is started once, and nobody meets the other's servers."""
     for item in items:
-        whole = "stack" in getattr(item, "fixturenames", ())
+        # A fixture that a test has parametrized hides what it needs itself.
+        whole = not WHOLE.isdisjoint(getattr(item, "fixturenames", ()))
         item.add_marker(pytest.mark.xdist_group("stack" if whole else item.nodeid.partition("::")[0]))
 
 

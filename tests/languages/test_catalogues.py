@@ -121,3 +121,10 @@ def test_collecting_again_changes_nothing() -> None:
     }
     assert written == before
     assert not any("POT-Creation-Date" in text or "#:" in text for text in before.values())
+
+
+@pytest.mark.parametrize("path", sorted((messages.ROOT / "templates").rglob("*.html")), ids=lambda path: path.name)
+def test_no_sentence_counts_by_a_name_that_it_has_given_away(path: Path) -> None:
+    """`with ready=ready.0 count all=ready.1` reads the new `ready`, and the page breaks where there is one to count."""
+    for given, counted in re.findall(r"{% blocktranslate (?:trimmed )?with (.*?) count \w+=(\w+)", path.read_text()):
+        assert counted not in re.findall(r"(\w+)=", given), path
