@@ -5,7 +5,7 @@ PORT ?= 8000
 OCTAVO_DATA ?= var
 PY := .venv/bin/python
 # Most tests keep one core busy at most. The tests of a file stay together (tests/conftest.py).
-SIDE_BY_SIDE := -n 2 --dist loadgroup
+SIDE_BY_SIDE := -n 2 --dist loadscope
 export PORT OCTAVO_DATA
 
 .PHONY: help setup setup-dev run test test-all check messages format bench clean

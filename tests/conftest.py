@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +21,9 @@ from tests.stack import Stack, started
 # transformers does: so it is said before any test.
 os.environ["TRITON_INTERPRET"] = "1"
 
-# Who needs one of these needs the whole product.
-WHOLE = {"stack", "product", "context", "chat"}
 ROOT = Path(__file__).resolve().parent.parent
+# Of a file whose tests need the whole product: they ask for one of these.
+NEEDS_PRODUCT = re.compile(r"\b(?:(?:stack|product): Stack|chat: Chat|open_socket: Callable)\b")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,14 +31,24 @@ def pytest_configure(config: pytest.Config) -> None:
     compile_catalogues()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Side by side (pytest-xdist) the tests of a file stay together, and all that talk to the whole product do: so it
-    is started once, and nobody meets the other's servers."""
-    for item in items:
-        # A fixture that a test has parametrized hides what it needs itself.
-        whole = not WHOLE.isdisjoint(getattr(item, "fixturenames", ()))
-        item.add_marker(pytest.mark.xdist_group("stack" if whole else item.nodeid.partition("::")[0]))
+@cache
+def _needs_product(path: str) -> bool:
+    return NEEDS_PRODUCT.search((ROOT / path).read_text(encoding="utf-8")) is not None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Side by side (pytest-xdist) the tests of a file stay together, and all files that talk to the whole product do: so
+    it is started once, and nobody meets the other's servers. (Its own groups go by ids that pytest 9 does not let it
+    change.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "the whole product" if _needs_product(path) else path
+
+    return Together(config, log)
 
 
 @pytest.fixture(autouse=True)
