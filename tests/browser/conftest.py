@@ -115,7 +115,7 @@ class Chat:
     def ask(self, text: str) -> Chat:
         field = self.field
         field.fill(text)
-        field.press("Enter")
+        field.press("Control+Enter")  # sends on touch screens too, where Enter alone breaks the line
         self.page.wait_for_url("**/c/*")
         return self
 

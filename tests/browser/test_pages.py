@@ -258,7 +258,8 @@ def test_markdown_of_a_hostile_answer_is_inert(chat: Chat) -> None:
       const step = live ? 7 : source.length;
       for (let at = step; at < source.length + step; at += step) view.update(source.slice(0, at), live);
       view.update(source);
-      for (const element of box.querySelectorAll('*')) element.dispatchEvent(new Event('click'));
+      // Our own buttons wrap code and remember it; what came with the text is clicked.
+      for (const element of box.querySelectorAll(':not(button)')) element.dispatchEvent(new Event('click'));
       const all = [...box.querySelectorAll('*')];
       return {
         tags: [...new Set(all.map((one) => one.localName))],
