@@ -4,8 +4,8 @@ PYTHON ?= python3
 PORT ?= 8000
 OCTAVO_DATA ?= var
 PY := .venv/bin/python
-# Most tests keep one core busy at most. The tests of a file stay together (tests/conftest.py).
-SIDE_BY_SIDE := -n 2 --dist loadscope
+# Most tests keep one core busy at most. The long ones of the whole product stay together (tests/conftest.py).
+SIDE_BY_SIDE := -n 2 --dist load
 export PORT OCTAVO_DATA
 
 .PHONY: help setup setup-dev run test test-all check messages format bench clean
@@ -26,7 +26,7 @@ test: setup-dev ## The tests, within 12 minutes
 	$(PY) -m pytest $(SIDE_BY_SIDE)
 
 test-all: test ## The tests and the long ones, within 30 minutes
-	$(PY) -m pytest -m long $(SIDE_BY_SIDE)
+	$(PY) -m pytest -m long -n 2 --dist loadscope
 
 check: setup-dev ## Format, lint, types, import rules, deploy checks, missing migrations, catalogues
 	.venv/bin/ruff format --check .
