@@ -38,9 +38,9 @@ def _needs_product(path: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With --dist loadscope, for the long ones: the tests of a file stay together, and all files that talk to the whole product do:
-    so it is started once, and nobody meets the other's servers. (Its own groups go by ids that pytest 9 does not let
-    it change.)"""
+    """With --dist loadscope, for the long ones: the tests of a file stay together, and all files that talk to the whole
+    product do, so that it is started once, and nobody meets the other's servers. (pytest-xdist's own groups go by ids
+    that pytest 9 does not let it change.)"""
     if config.getvalue("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
