@@ -16,3 +16,15 @@ test("what a reader wrote stays as it was typed, but for code between fences", (
     { text: "an open ``` in a line\n```\nand one without end" },
   ]);
 });
+
+test("fences that nothing closes cost no more, however many there are", () => {
+  for (const line of ["```a\n", "~~~ b\n", `${"~".repeat(30)}\``]) {
+    const text = line.repeat(40_000);
+    const began = performance.now();
+    assert.deepEqual(pieces(text), [{ text }]);
+    assert.ok(performance.now() - began < 1000, line);
+  }
+  const long = "`".repeat(100_000);
+  assert.deepEqual(pieces(`${long}\nlet a;\n${long}`), [{ code: "let a;\n", info: "" }]);
+  assert.deepEqual(pieces("~~~~\na\n~~~"), [{ text: "~~~~\na\n~~~" }], "a shorter one closes nothing");
+});
