@@ -5,11 +5,11 @@ import { inWords } from "#octavo/refusals.js";
 
 export const token = () => document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
 
-/** What went wrong, for people: {message, status, code}. `reply`: the API's own words, where there are any. */
+/** What went wrong, for people: {message, status, code, param}. `reply`: the API's own words, where there are any. */
 export function problem(status, reply) {
   const error = reply?.error;
   const message = inWords(error) || (status ? gettext("The server could not do this. Try again.") : gettext("No connection to the server. Try again."));
-  return Object.assign(new Error(message), { status, code: error?.code ?? "" });
+  return Object.assign(new Error(message), { status, code: error?.code ?? "", param: error?.param ?? null });
 }
 
 /** The answer's JSON, null where it has none. Throws `problem`. */

@@ -3,6 +3,7 @@
    What is chosen is kept with the conversation (chatapp/chat/choices.py), for a new one with its first question; what
    holds where nothing is chosen, and the bounds, are in the page's data. */
 
+import { call } from "#octavo/calls.js";
 import { commands } from "#octavo/commands.js";
 import { openDialog } from "#octavo/dialog.js";
 import { h, icon } from "#octavo/dom.js";
@@ -124,22 +125,8 @@ export function install(workspace) {
 
   async function keep(conversation, params, model) {
     const wanted = { params, ...(model && model !== (conversation.model ?? standing) ? { model } : {}) };
-    if (conversation.id) await send(`${session.api}/conversations/${conversation.id}`, wanted);
+    if (conversation.id) await call("PATCH", `${session.api}/conversations/${conversation.id}`, wanted);
     Object.assign(conversation, wanted);
-  }
-
-  async function send(url, body) {
-    const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
-    let reply;
-    try {
-      const headers = { "Content-Type": "application/json", "X-CSRFToken": token, Accept: "application/json" };
-      reply = await fetch(url, { method: "PATCH", headers, body: JSON.stringify(body) });
-    } catch {
-      throw new Error(gettext("The server cannot be reached. Try again."));
-    }
-    if (reply.ok) return;
-    const { error = {} } = await reply.json().catch(() => ({}));
-    throw Object.assign(new Error(error.message ?? gettext("This could not be kept. Try again.")), { param: error.param });
   }
 
   // --- fields ---
