@@ -3,6 +3,7 @@
 
    Knows the product's API and its own tray; `onChange()` says that what may be sent has changed. */
 
+import { call, sendFile } from "#octavo/calls.js";
 import { h, icon } from "#octavo/dom.js";
 import { bytes, count, tokens } from "#octavo/format.js";
 import { fill, gettext, ngettext } from "#octavo/i18n.js";
@@ -112,38 +113,22 @@ export class Files {
     return item;
   }
 
-  #upload(item, file) {
-    const request = new XMLHttpRequest(); // fetch does not say how far it is
-    item.request = request;
-    const form = new FormData();
-    form.append("file", file, file.name);
-    request.open("POST", `${this.api}/files`);
-    request.responseType = "json";
-    request.setRequestHeader(
-      "X-CSRFToken",
-      document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "",
-    );
-    request.upload.addEventListener("progress", (event) => {
-      if (!event.lengthComputable) return;
-      item.progress = event.loaded / event.total;
-      this.#draw(item);
-    });
-    request.addEventListener("load", () => {
-      item.request = null;
-      if (request.status === 201) {
-        this.#apply(item, request.response);
-        // It may be another conversation's by now that is open.
-        for (const [key, items] of this.drafts) if (items.includes(item)) this.#keep([item], key);
-        this.#watch(item);
-      } else this.#fail(item, inWords(request.response?.error) || unsaid(request.status));
-      this.#changed();
-    });
-    for (const event of ["error", "timeout"])
-      request.addEventListener(event, () => {
-        this.#fail(item, gettext("The connection broke. Take it off and attach it again."));
-        this.#changed();
-      });
-    request.send(form);
+  async #upload(item, file) {
+    item.sending = new AbortController();
+    try {
+      const onProgress = (part) => {
+        item.progress = part;
+        this.#draw(item);
+      };
+      this.#apply(item, await sendFile(`${this.api}/files`, file, { onProgress, signal: item.sending.signal }));
+      // It may be another conversation's by now that is open.
+      for (const [key, items] of this.drafts) if (items.includes(item)) this.#keep([item], key);
+      this.#watch(item);
+    } catch (error) {
+      if (item.gone) return;
+      this.#fail(item, error.code ? error.message : unsaid(error.status));
+    }
+    this.#changed();
   }
 
   #fail(item, message) {
@@ -165,11 +150,10 @@ export class Files {
     let pause = FIRST_LOOK_MS;
     while (UNDERWAY.has(item.state) && !item.gone) {
       try {
-        const reply = await fetch(`${this.api}/files/${item.id}`, { headers: { Accept: "application/json" } });
-        if (reply.status === 404) return this.#drop(item);
-        if (reply.ok) this.#apply(item, await reply.json());
-      } catch {
-        // No connection: the next look is later.
+        this.#apply(item, await call("GET", `${this.api}/files/${item.id}`));
+      } catch (error) {
+        if (error.status === 404) return this.#drop(item);
+        // No connection, or a server in trouble: the next look is later.
       }
       this.#changed();
       if (!UNDERWAY.has(item.state)) return;
@@ -179,14 +163,10 @@ export class Files {
   }
 
   remove(item) {
-    item.request?.abort();
     this.#drop(item);
-    if (!item.id) return;
+    item.sending?.abort();
     // One that was sent before stays with its message; the server knows.
-    fetch(`${this.api}/files/${item.id}`, {
-      method: "DELETE",
-      headers: { "X-CSRFToken": document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "" },
-    }).catch(() => {});
+    if (item.id) call("DELETE", `${this.api}/files/${item.id}`).catch(() => {});
   }
 
   #drop(item) {
@@ -367,7 +347,9 @@ export function about(file) {
   return parts.join(gettext(", "));
 }
 
+/** Why a file was not taken, where the server does not say it. */
 function unsaid(status) {
+  if (status === 0) return gettext("The connection broke. Take it off and attach it again.");
   if (status === 413) return gettext("The file is too large.");
   if (status === 401 || status === 403) return gettext("You are logged out, or may not attach files. Load the page again.");
   return gettext("The server did not take the file. Take it off and attach it again.");
@@ -415,15 +397,14 @@ export class Preview {
     this.file = file.id;
     let said;
     try {
-      const reply = await fetch(`${this.api}/files/${file.id}/text`, { headers: { Accept: "application/json" } });
-      const data = await reply.json();
-      said = reply.ok
-        ? data.text
-        : reply.status === 404
+      said = (await call("GET", `${this.api}/files/${file.id}/text`)).text;
+    } catch (error) {
+      said =
+        error.status === 404
           ? gettext("This file is not there any more.")
-          : inWords(data.error) || gettext("The text could not be loaded.");
-    } catch {
-      said = gettext("The text could not be loaded. Close this and try again.");
+          : error.code
+            ? error.message
+            : gettext("The text could not be loaded. Close this and try again.");
     }
     if (this.file === file.id) this.text.textContent = said;
   }
