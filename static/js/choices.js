@@ -46,7 +46,7 @@ export function install(workspace) {
 
   function open() {
     const conversation = workspace.current;
-    if (!conversation) return;
+    if (!session.has(conversation)) return; // what it has chosen is on its way
     const params = conversation.params ?? {};
     const more = ["top_p", "presence_penalty", "frequency_penalty", "seed", "stop"];
     const fields = {
