@@ -9,6 +9,8 @@ const PATIENCE_MS = 1500;
 // So many attempts in vain may have a reason that only the pages can tell.
 const ATTEMPTS = 2;
 const LOGGED_OUT = 4401;
+const NO_ACCESS = 4403;
+const CLOSE_FOR = { 0: LOGGED_OUT, 401: LOGGED_OUT, 403: NO_ACCESS, 404: NO_ACCESS }; // by status, 0: sent elsewhere
 
 export function install(workspace) {
   const { octavo, session } = workspace;
@@ -46,15 +48,15 @@ export function install(workspace) {
 
   /** It has ended for good: logged out (in another tab, perhaps), or the right to this team is gone or another one. */
   async function tellEnd(code) {
-    show(ended(code === LOGGED_OUT || (await isLoggedOut())));
+    show(ended(code === LOGGED_OUT || (await refusal()) === LOGGED_OUT));
   }
 
-  async function isLoggedOut() {
+  /** Why the pages' JSON refuses this page, as a close code; undefined where it does not. */
+  async function refusal() {
     try {
       await session.refreshList();
-      return false;
     } catch (error) {
-      return error.status === 401;
+      return CLOSE_FOR[error.status];
     }
   }
 
@@ -73,12 +75,9 @@ export function install(workspace) {
 
   const way = (href, text) => h("a", { class: "button small", href, text });
 
-  /** The server refuses a socket without saying why; the pages' JSON does say it. */
+  /** A socket may be refused without a word; the pages' JSON does say why. */
   async function checkLogin() {
-    try {
-      await session.refreshList();
-    } catch (error) {
-      if ([401, 403, 404, 0].includes(error.status)) octavo.close(LOGGED_OUT);
-    }
+    const code = await refusal();
+    if (code) octavo.close(code);
   }
 }
