@@ -1,7 +1,7 @@
 /* The assistant's messages as the server's pages give them: what their status is called here. How frames become text is
    the client's (octavo.js); which branch is shown is tree.js's. Pure. */
 
-export { LIVE, addDelta, end, isEnding } from "#octavo/octavo.js";
+export { LIVE } from "#octavo/octavo.js";
 
 /** The server's words for a generation's state, as the four ways to end and the three ways to be under way. */
 export function statusOf(status, finishReason) {

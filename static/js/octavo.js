@@ -76,7 +76,7 @@ const ENDINGS = {
   "response.failed": "failed",
 };
 
-export const isEnding = (frame) => frame.type in ENDINGS;
+const isEnding = (frame) => frame.type in ENDINGS;
 
 /** Add what a step says, in one frame or several: "applied", "known" (nothing new), or "gap" (something before it is
     missing: resume). */

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { addDelta, end, statusOf } from "#octavo/answer.js";
+import { statusOf } from "#octavo/answer.js";
+import { addDelta, end } from "#octavo/octavo.js";
 
 const fresh = () => ({ id: "a", text: "", last_seq: -1, status: "queued" });
 const delta = (first_seq, seq, text) => ({
