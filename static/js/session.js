@@ -2,10 +2,9 @@
 
    Owns all state that outlives a view, the chosen branch of each conversation among it; knows the pages' JSON and Octavo's
    client, and no DOM. `notify(change)` reports what changed: {kind: "message", conversation, message}, "branch" (another one
-   is shown), "accepted", "rejected" (with `again()`, and `text` and `edited` where a question came back), "list", "titled", "gone" (deleted
-   elsewhere); a message is
-   what is shown (tree.js). How answers survive lost connections is the client's; what it cannot have any more is loaded from
-   the database. */
+   is shown), "accepted", "rejected" (with `again()`, and `text`, `files` and `edited` where a question came back), "list",
+   "titled", "gone" (deleted elsewhere); a message is what is shown (tree.js). How answers survive lost connections is the
+   client's; what it cannot have any more is loaded from the database. */
 
 import { LIVE, statusOf } from "#octavo/answer.js";
 import { titleOf } from "#octavo/format.js";
@@ -227,8 +226,8 @@ export class Session {
   }
 
   /** Ask again what an earlier page of this browser has left unacknowledged; the server knows it by its key. Those that
-      are too old for that, or were stopped, are given back: [{request, files}]. `conversationOf(id)` promises a loaded conversation (null:
-      a new one). */
+      are too old for that, or were stopped, are given back: [{request, files}]. `conversationOf(id)` promises a loaded
+      conversation (null: a new one). */
   async askLeft(conversationOf) {
     const old = [];
     for (const { request, files, fresh } of this.unsent.left()) {

@@ -1,7 +1,8 @@
 /* Questions that the server has not acknowledged yet, kept in this browser: a page that is closed or reloaded while it is
    offline loses none. Each is kept under its idempotency key, so that asking it again asks nothing twice.
 
-   `whose` they are: a person's in a team, since browsers are shared; `storage` a Storage, which may be missing or full: then nothing is kept. */
+   `whose` they are: a person's in a team, since browsers are shared; `storage` a Storage, which may be missing or full:
+   then nothing is kept. */
 
 // An older one is not asked again by itself: its reader gets it back as a draft.
 const FRESH_MS = 10 * 60_000;
