@@ -19,9 +19,10 @@ function before(text, written) {
 
 export class Composer {
   /** `form` holds textarea, .send and .stop, beside it .limit and .saying; `onSend(text)`, `onStop()`; `whose`: the
-      drafts are (chat.js); `maxBytes`: of a frame; `context`: tokens that a prompt may have, null where nobody knows; `used()`: those that are taken already;
-      `hindrance()`: why nothing can be sent now, in words, or ""; `onFile(file)`: take it along. */
-  constructor(form, { whose, maxBytes, context = null, used = () => 0, onSend, onStop, onFile, hindrance = () => "" }) {
+      drafts are (chat.js); `maxBytes`: of a frame; `context`: tokens that a prompt may have, null where nobody knows;
+      `used()`: those that are taken already; `hindrance()`: why nothing can be sent now, in words, or ""; `onFile(file)`:
+      take it along. */
+  constructor(form, { whose, maxBytes, context, used, onSend, onStop, onFile, hindrance }) {
     this.form = form;
     this.input = form.querySelector("textarea");
     this.sendButton = form.querySelector(".send:not(.stop)");
@@ -182,7 +183,7 @@ export class Composer {
     const whole = value.slice(0, selectionStart) + text + value.slice(selectionEnd);
     if (!text || this.#size(whole) <= this.maxBytes) return;
     event.preventDefault();
-    this.#tooLong(text, gettext("What you pasted"), this.onFile !== undefined);
+    this.#tooLong(text, gettext("What you pasted"), true);
   }
 
   #tooLong(text, what, pasted = false) {
@@ -200,7 +201,7 @@ export class Composer {
         this.focus();
       },
     };
-    this.say(words, this.onFile ? attach : null);
+    this.say(words, attach);
   }
 
   /** About how many tokens a text takes. */

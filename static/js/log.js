@@ -177,13 +177,13 @@ export class Log {
   }
 
   #drawSoon(message) {
-    if (this.changed.size === 0) this.#nextFrame((now) => this.#draw(now));
+    if (this.changed.size === 0) this.#nextFrame(() => this.#draw());
     this.changed.add(message);
   }
 
   #nextFrame(work) {
     // A hidden tab has no frames; its page still has to be right.
-    if (document.hidden) setTimeout(() => work(performance.now()), HIDDEN_MS);
+    if (document.hidden) setTimeout(work, HIDDEN_MS);
     else requestAnimationFrame(work);
   }
 

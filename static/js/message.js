@@ -29,10 +29,10 @@ export function plainMessage(message, { name }) {
 }
 
 export class MessageView {
-  /** `acts`: what can be done with it, {again, retry, goOn, edit, quote, step} (answering.js); `limit`: how many tokens the
-      team's answers may have, null where nobody says; `showFile(file)` opens one of a question's. `actions`: functions that
-      give an element for the footer of a message, or null; asked again when it changes. */
-  constructor(message, { name, acts, limit = null, showFile, actions = [] }) {
+  /** `name`: who answers; `acts`: what can be done with it (answering.js); `limit`: how many tokens the team's answers may
+      have; `showFile(file)` opens one of a question's. `actions`: functions that give an element for the footer of a
+      message, or null; asked again when it changes. */
+  constructor(message, { name, acts, limit, showFile, actions }) {
     Object.assign(this, { message, acts, limit });
     const isUser = message.role === "user";
     this.text = h("div", { class: isUser ? "text plain" : "text markdown" });
