@@ -306,7 +306,10 @@ function reported(change) {
 async function askLeft() {
   const isNew = (conversation) => !conversation.id && conversation.messages.length === 0;
   const found = (id) => (id ? (session.loaded.get(id) ?? session.load(id)) : isNew(current) ? current : session.fresh());
-  for (const { request } of await session.askLeft(found)) composer.keepFor(request.conversation_id, request.input);
+  for (const { request, files: taken } of await session.askLeft(found)) {
+    files.putBack(request.conversation_id, taken);
+    composer.keepFor(request.conversation_id, request.input);
+  }
   if (!composer.input.value) composer.open(current?.id);
   if (current) redraw();
 }

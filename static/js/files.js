@@ -75,9 +75,10 @@ export class Files {
   /** A question was not accepted: its files are there again. */
   putBack(conversationId, files) {
     const key = conversationId ?? "new";
-    const there = this.drafts.get(key) ?? [];
-    const lost = files.filter((file) => !there.some((item) => item.id === file.id));
-    this.drafts.set(key, [...lost.map((file) => ({ ...file, state: "ready" })), ...there]);
+    const there = this.drafts.get(key);
+    const lost = files.filter((file) => !there?.some((item) => item.id === file.id));
+    // Of a conversation that has not been open, what is kept is read when it is.
+    if (there) this.drafts.set(key, [...lost.map((file) => ({ ...file, state: "ready" })), ...there]);
     this.#keep(lost, key);
     if (key === this.key) this.#changed();
   }
