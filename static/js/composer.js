@@ -1,6 +1,7 @@
 /* Where the reader writes: grows with the text, keeps a draft per conversation and in step with other tabs, says how much
    room is left and why something cannot be sent, sends, stops. */
 
+import { enterBreaks, fit } from "#octavo/box.js";
 import { h, icon } from "#octavo/dom.js";
 import { byteLength, bytes, count } from "#octavo/format.js";
 import { fill, gettext } from "#octavo/i18n.js";
@@ -41,8 +42,6 @@ export class Composer {
       answering: false,
       key: "new",
     });
-    // On a screen keyboard there is one Enter, and people want lines; the button sends.
-    this.touch = matchMedia("(hover: none) and (pointer: coarse)");
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.send();
@@ -63,12 +62,8 @@ export class Composer {
     addEventListener("focus", () => this.#storage((store) => this.#follow(store.getItem(this.#name()))));
     // What was written before this script had come.
     this.early = this.input.value;
-    this.input.enterKeyHint = this.enterBreaks ? "enter" : "send";
+    this.input.enterKeyHint = enterBreaks() ? "enter" : "send";
     this.form.dataset.ready = "";
-  }
-
-  get enterBreaks() {
-    return this.touch.matches;
   }
 
   #name(key = this.key) {
@@ -145,7 +140,7 @@ export class Composer {
     else if (hindrance) this.#hinder(hindrance);
     else {
       // An empty box disables the button, which would lose the focus. On a phone the keyboard goes away meanwhile.
-      const pressed = this.sendButton.matches(this.enterBreaks ? ":focus-visible" : ":focus");
+      const pressed = this.sendButton.matches(enterBreaks() ? ":focus-visible" : ":focus");
       this.say("");
       this.put("");
       if (pressed) this.focus();
@@ -242,10 +237,7 @@ export class Composer {
 
   #grow() {
     const { input } = this;
-    if (!CSS.supports("field-sizing", "content")) {
-      input.style.height = "auto";
-      input.style.height = `${input.scrollHeight}px`;
-    }
+    fit(input);
     const size = this.#size(input.value);
     const over = size > this.maxBytes;
     const words = this.#room(input.value, size);

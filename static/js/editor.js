@@ -1,5 +1,6 @@
 /* A question that is put in other words, in its own place: Enter sends, Escape leaves it as it is. */
 
+import { enterBreaks, fit } from "#octavo/box.js";
 import { h } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
 
@@ -9,8 +10,6 @@ export class Editor {
     Object.assign(this, { onSend, onCancel, onWrite });
     this.input = h("textarea", { "aria-label": gettext("Edit your message"), rows: "1", dir: "auto" });
     this.input.value = text;
-    // Where there is no Shift at hand, Enter breaks the line, as it does where messages are written.
-    this.enterBreaks = matchMedia("(hover: none) and (pointer: coarse)").matches;
     this.send = h("button", { type: "submit", class: "button primary small" }, gettext("Send"));
     const cancel = h("button", { type: "button", class: "button small", onclick: () => onCancel() }, gettext("Cancel"));
     const hint = gettext("The former one stays, and can be gone back to.");
@@ -52,7 +51,7 @@ export class Editor {
   }
 
   #sends({ shiftKey, metaKey, ctrlKey }) {
-    return metaKey || ctrlKey || !(shiftKey || this.enterBreaks);
+    return metaKey || ctrlKey || !(shiftKey || enterBreaks());
   }
 
   #submit() {
@@ -61,8 +60,6 @@ export class Editor {
 
   #changed() {
     this.send.disabled = !this.input.value.trim();
-    if (CSS.supports("field-sizing", "content")) return;
-    this.input.style.height = "auto";
-    this.input.style.height = `${this.input.scrollHeight}px`;
+    fit(this.input);
   }
 }

@@ -1,5 +1,6 @@
 /* What can be done in the workspace by keyboard and palette, as commands. A feature of chat.js. */
 
+import { enterBreaks } from "#octavo/box.js";
 import { commands } from "#octavo/commands.js";
 import { copy } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
@@ -67,12 +68,12 @@ export function install(workspace) {
     id: "send",
     title: gettext("Send the message"),
     group: "chat",
-    when: () => !composer.enterBreaks,
-    hidden: () => composer.enterBreaks,
+    when: () => !enterBreaks(),
+    hidden: enterBreaks,
     run: () => composer.send(),
   });
   commands.add({ id: "send-now", title: gettext("Send the message"), group: "chat", run: () => composer.send() });
-  commands.add({ id: "break-line", title: gettext("Break the line"), group: "chat", hidden: () => composer.enterBreaks });
+  commands.add({ id: "break-line", title: gettext("Break the line"), group: "chat", hidden: enterBreaks });
   commands.add({
     id: "stop",
     title: gettext("Stop the answer"),
