@@ -51,7 +51,8 @@ export class Footer {
   tick(now) {
     const { created_at } = this.message;
     if (!created_at) return;
-    this.time.textContent = relativeTime(created_at, now);
+    const words = relativeTime(created_at, now);
+    if (this.time.textContent !== words) this.time.textContent = words; // each second, and it seldom changes
     if (this.time.dateTime === created_at) return;
     this.time.dateTime = created_at;
     this.time.title = exactTime(created_at);
