@@ -15,7 +15,7 @@ export function install(workspace) {
     try {
       await session.refreshList();
     } catch {
-      return; // the next connection comes here again
+      return; // the next connection, or the next look at this page, comes here again
     }
     const known = workspace.current;
     if (known?.id && !session.isCurrent(known)) catchUp();
@@ -35,7 +35,7 @@ export function install(workspace) {
 
   // A tab that was asleep may have a connection that looks alive and has told nothing.
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) catchUp();
+    if (!document.hidden) missed();
   });
   workspace.catchUp = catchUp;
 }
