@@ -16,9 +16,9 @@ export const quotation = (text) =>
 
 export function install(workspace) {
   const { session, log, composer, acts } = workspace;
-  const list = () => (workspace.current ? shown(workspace.current) : []);
+  const list = () => shown(workspace.current);
   const lastOf = (role) => list().findLast((message) => message.role === role);
-  const isFree = () => Boolean(workspace.current && !session.live(workspace.current));
+  const isFree = () => !session.live(workspace.current);
 
   /** Ask in the shown conversation, unless it is being answered; what is asked is at the end of what is shown. */
   function ask(work) {

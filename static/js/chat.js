@@ -50,7 +50,7 @@ const files = new Files({
   most: page.files.most,
   mostBytes: page.files.most_bytes,
   used: () => {
-    const usage = current && shown(current).findLast((message) => message.usage?.prompt_tokens)?.usage;
+    const usage = shown(current).findLast((message) => message.usage?.prompt_tokens)?.usage;
     return usage ? usage.prompt_tokens + (usage.completion_tokens ?? 0) : 0;
   },
   show: showFile,
@@ -74,7 +74,7 @@ const log = new Log({
 });
 /** Why nothing can be asked now, in words; "" where it can. */
 function hindrance() {
-  if (!current || session.has(current)) return files.hindrance;
+  if (session.has(current)) return files.hindrance;
   return session.gone.has(current.id)
     ? gettext("This conversation was deleted. Your text stays here.")
     : gettext("This conversation is not loaded. Your text stays here.");
@@ -170,7 +170,7 @@ choices?.addEventListener("change", () => {
 });
 
 function showAssistant() {
-  const assistant = current?.assistant;
+  const { assistant } = current;
   $("assistant").hidden = !assistant?.name;
   $("assistant").textContent = assistant?.name ?? "";
   $("assistant").title = assistant?.instead_of
@@ -196,7 +196,7 @@ function show(conversation) {
 }
 
 function showTitle() {
-  const title = current?.title || gettext("New chat");
+  const title = current.title || gettext("New chat");
   if ($("title").textContent !== title) $("title").textContent = title;
   const whole = `${title} · ${page.tenant.name}`;
   if (document.title !== whole) document.title = whole;
@@ -205,8 +205,8 @@ function showTitle() {
 function update() {
   showTitle();
   showAssistant();
-  composer.setAnswering(Boolean(current && session.live(current)));
-  sidebar.render(session.list, current?.id);
+  composer.setAnswering(Boolean(session.live(current)));
+  sidebar.render(session.list, current.id);
 }
 
 /** Show a conversation (null: a new one), and put its address in the bar unless the browser already has. */
@@ -271,7 +271,7 @@ function notify(change) {
 }
 
 function reported(change) {
-  if (change.kind === "list") return sidebar.render(session.list, current?.id);
+  if (change.kind === "list") return sidebar.render(session.list, current.id);
   if (change.kind === "accepted" && change.isNew) {
     if (change.conversation === current) {
       history.pushState({}, "", `${base}c/${current.id}`);
@@ -281,7 +281,7 @@ function reported(change) {
     session.refreshList().catch(() => {});
   }
   if (change.kind === "gone") {
-    if (change.id !== current?.id) return;
+    if (change.id !== current.id) return;
     current = { id: change.id, title: current.title, messages: [] }; // nothing in it to be answered again
     log.say(unreachable(change.id, { status: 410 }));
     composer.refresh();
@@ -310,8 +310,8 @@ async function askLeft() {
     files.putBack(request.conversation_id, taken);
     composer.keepFor(request.conversation_id, request.input);
   }
-  if (!composer.input.value) composer.open(current?.id);
-  if (current) redraw();
+  if (!composer.input.value) composer.open(current.id);
+  redraw();
 }
 
 /** It was not accepted: a question goes back to where it was written, with the reason. */
@@ -340,7 +340,7 @@ for (const link of document.querySelectorAll("[data-new-chat]")) {
     if (event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
     if (sidebar.isSheet) sidebar.show(false);
-    if (current?.id || current?.messages.length) visit(null);
+    if (current.id || current.messages.length) visit(null);
     composer.focus();
   });
 }
