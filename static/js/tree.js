@@ -182,17 +182,21 @@ class Tree {
   /** Where the alternatives behind a parent end: its questions, and its answers with what goes on with them. */
   ends(parentId, path) {
     const parent = this.byId.get(parentId);
+    const counts = (one) => one.role === "assistant" && (!isVoid(one) || path.has(one));
     const found = [];
-    const visit = (message, seen) => {
-      if (seen.has(message)) return;
+    const seen = new Set();
+    // The last one first, since what is put in last is taken out first.
+    const rest = (this.under.get(parent ? parent.id : null) ?? [])
+      .filter((one) => one.role !== "assistant" || (parent?.role !== "assistant" && counts(one)))
+      .reverse();
+    while (rest.length) {
+      const message = rest.pop();
+      if (seen.has(message)) continue;
       seen.add(message);
-      const more = this.below(message).filter((one) => one.role === "assistant" && (!isVoid(one) || path.has(one)));
-      if (!more.length || this.below(message).some((one) => one.role !== "assistant")) found.push(message);
-      for (const one of more) visit(one, seen);
-    };
-    for (const message of this.under.get(parent ? parent.id : null) ?? []) {
-      if (message.role !== "assistant") found.push(message);
-      else if (parent?.role !== "assistant" && (!isVoid(message) || path.has(message))) visit(message, new Set());
+      const below = message.role === "assistant" ? this.below(message) : [];
+      const more = below.filter(counts);
+      if (!more.length || below.some((one) => one.role !== "assistant")) found.push(message);
+      rest.push(...more.reverse());
     }
     return found;
   }

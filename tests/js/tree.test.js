@@ -101,6 +101,8 @@ test("a thousand messages, loops and lost parents are shown all the same", () =>
   const edges = ["Q0"];
   for (let n = 1; n < 1000; n += 1) edges.push(`${n % 2 ? "Q" : "a"}${n - 1}>${n % 2 ? "a" : "Q"}${n}`);
   assert.equal(shown(conversation(...edges)).length, 1000);
+  const rests = Array.from({ length: 20_000 }, (_, n) => (n ? `r${n - 1}>r${n}` : "Q>r0"));
+  assert.equal(shown(conversation("Q", ...rests)).length, 2, "also where one answer was gone on with very often");
   const loop = conversation("b>A", "A>b");
   assert.equal(shown(loop).length, 2);
   assert.deepEqual(texts(conversation("gone>Q", "Q>a")), ["(Q)", "(a)"]);
