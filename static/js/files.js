@@ -338,7 +338,7 @@ function parsed(kept) {
 }
 
 /** "3 pages, 1,204 tokens", with what is known; before that, what happens to it. */
-export function about(file) {
+function about(file) {
   if (file.state === "uploading") return gettext("Sending…");
   if (UNDERWAY.has(file.state)) return gettext("Reading…");
   const parts = [];

@@ -93,7 +93,7 @@ class Branch {
 }
 
 /** A button that is an icon, named for those who cannot see it and for those who point at it. */
-export function iconAction(name, label, image, run) {
+function iconAction(name, label, image, run) {
   const properties = { type: "button", class: "action", "data-action": name, "aria-label": label, title: label };
   return h("button", { ...properties, onclick: run }, icon(image));
 }
