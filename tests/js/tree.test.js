@@ -1,8 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { quotation } from "#octavo/answering.js";
-import { secondsLeft } from "#octavo/refusal.js";
 import { Turn, endOf, leafBeside, leafThrough, placeOf, shown, shownAs } from "#octavo/tree.js";
 
 /** "1", "1>2": messages in the order in which they were made, each with the one that it follows. Questions have capitals. */
@@ -106,17 +104,6 @@ test("a thousand messages, loops and lost parents are shown all the same", () =>
   const loop = conversation("b>A", "A>b");
   assert.equal(shown(loop).length, 2);
   assert.deepEqual(texts(conversation("gone>Q", "Q>a")), ["(Q)", "(a)"]);
-});
-
-test("a quotation marks every line", () => {
-  assert.equal(quotation("  one\n\ntwo\n"), "> one\n>\n> two");
-});
-
-test("a refusal that names a time is waited out", () => {
-  assert.equal(secondsLeft({ retry_after_ms: 5000 }, 1000, 1000), 5);
-  assert.equal(secondsLeft({ retry_after_ms: 5000 }, 1000, 5001), 1);
-  assert.equal(secondsLeft({ retry_after_ms: 5000 }, 1000, 6000), 0);
-  assert.equal(secondsLeft({ message: "x" }, 1000, 1000), 0);
 });
 
 test("a message of another branch is shown with its own branch, and one that is shown changes nothing", () => {
