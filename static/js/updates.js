@@ -7,7 +7,7 @@ export function install(workspace) {
   octavo.subscribe("conversations", (frame) => {
     if (frame.type === "subscribed") missed();
     else if (frame.type === "conversation.deleted") session.forget(frame.conversation_id);
-    else if (session.hear(frame.conversation)) catchUp();
+    else if (frame.type === "conversation.updated" && session.hear(frame.conversation)) catchUp();
   });
 
   /** Whatever may have happened while nobody told: the list, and what is new in the open conversation. */
