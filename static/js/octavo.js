@@ -373,8 +373,10 @@ export class Octavo {
     const response = new Response(this, { ...options, request: frame });
     this.pending.set(event_id, response);
     if (this.state === "ended" && !this.patient) queueMicrotask(() => this.#refuse(event_id, ENDED));
-    else if (this.state === "waiting" && !this.clock) this.connect();
-    this.#ask(event_id);
+    else {
+      if (this.state === "waiting" && !this.clock) this.connect();
+      this.#ask(event_id);
+    }
     return response;
   }
 

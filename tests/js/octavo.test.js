@@ -265,6 +265,7 @@ test("each connection has a ticket of its own, and a closed one for good fails w
   all.wire.onclose({ code: 4401 });
   await assert.rejects(stream.whole(), { code: "invalid_ticket" });
   await assert.rejects(all.octavo.ask("More"), { code: "closed" });
+  await assert.rejects(all.octavo.ask("x".repeat(70_000)), { code: "closed" }, "for one reason, and not for its size as well");
 });
 
 test("what waits for a connection does not wait for ever", async () => {
