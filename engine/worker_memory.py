@@ -1,13 +1,14 @@
 """What a worker says of the chats that somebody looks at: the engine's look at their memory, a few times a second.
 
 Owns which chats are watched and what was said of each. Promises: where nobody looks, nothing is done; otherwise it
-takes a bounded share of the engine loop's time, however many look; what has not changed is said again only now and
-then, so that who looks knows that we live. Knows no Redis.
+takes a bounded share of the engine loop's time, however many look, and looks at each in turn; what has not changed is
+said again only now and then, so that who looks knows that we live. Knows no Redis.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,32 +38,31 @@ class WorkerMemory:
         self._engine = engine
         self._bus = bus
         self._worker = worker
-        self._watched: list[Watch] = []
+        self._turns: deque[Watch] = deque()  # what is watched; the next look is at the first
         self._said: dict[Watch, tuple[Memory, float]] = {}
-        self._next = 0  # the place among the watched at which the next look begins
         self._look_at = 0.0
 
     def watch(self, watches: list[Watch]) -> None:
-        """These are looked at from now on, and no others. A new one is told of at once."""
-        if any(watch not in self._said for watch in watches):
-            self._look_at = 0.0
-        wanted = set(watches)
+        """These are looked at from now on, and no others. A new one is told of at once; the turns of the others stay,
+        as looks come, go and are renewed too often for each to have had its own in between."""
+        wanted, known = set(watches), set(self._turns)
+        new = [watch for watch in watches if watch not in known]
+        self._turns = deque([*new, *(watch for watch in self._turns if watch in wanted)])
         self._said = {watch: said for watch, said in self._said.items() if watch in wanted}
-        self._watched = sorted(watches, key=lambda watch: watch in self._said)
-        self._next = 0
+        if new:
+            self._look_at = 0.0
 
     def show(self, runs: Mapping[str, Running]) -> None:
         """Between two steps: say what has changed, unless it is too early."""
-        if not self._watched:
+        if not self._turns:
             return
         now = time.monotonic()
         if now < self._look_at:
             return
-        first, self._next = self._next, (self._next + AT_ONCE) % len(self._watched)
-        if len(self._watched) <= AT_ONCE:
-            first = self._next = 0
         news = {}
-        for watch in (self._watched * 2)[first : first + min(AT_ONCE, len(self._watched))]:
+        for _ in range(min(AT_ONCE, len(self._turns))):
+            watch = self._turns[0]
+            self._turns.rotate(-1)
             memory = self._look(watch, runs)
             said, at = self._said.get(watch, (None, 0.0))
             if said is None or now - at > AGAIN_S or msgspec.structs.replace(memory, at_ms=said.at_ms) != said:
