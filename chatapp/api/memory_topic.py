@@ -60,16 +60,22 @@ class MemoryTopic:
             self._task.cancel()
 
     async def _run(self, look: memory.Look) -> None:
-        ask_again = time.monotonic() + ALLOWED_EVERY_S
         try:
-            while True:
-                await self._watch(look, until=ask_again)
-                look = await self.allowed()
-                ask_again = time.monotonic() + ALLOWED_EVERY_S
-        except Refusal:
+            await self._look_on(look)
             self._put(frames.Unsubscribed(topic="memory"))
         except Overflow:
             self._give_up()
+
+    async def _look_on(self, look: memory.Look) -> None:
+        """Until it is allowed no more, or cannot go on: silence would look like a memory that does not change."""
+        try:
+            while True:
+                await self._watch(look, until=time.monotonic() + ALLOWED_EVERY_S)
+                look = await self.allowed()
+        except Refusal:
+            pass
+        except Overflow:
+            raise
         except Exception:
             log.exception("memory.failed")
 

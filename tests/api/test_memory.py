@@ -178,6 +178,17 @@ async def test_the_look_ends_with_the_chat(team: Team, voice: Voice, monkeypatch
         assert (await socket.read_until("unsubscribed"))[-1] == {"type": "unsubscribed", "topic": "memory"}
 
 
+async def test_a_look_that_cannot_go_on_says_so(team: Team, voice: Voice, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **given: object) -> None:
+        raise RuntimeError("the database is away")
+
+    monkeypatch.setattr(memory_topic, "ALLOWED_EVERY_S", 0.1)
+    async with ui_line(team.member.user, "acme") as socket:
+        await looking(socket)
+        monkeypatch.setattr(memory, "look", broken)
+        assert (await socket.read_until("unsubscribed"))[-1] == {"type": "unsubscribed", "topic": "memory"}
+
+
 def test_of_several_workers_the_one_is_believed_that_has_the_chat() -> None:
     def said(state: Any, tokens: int) -> Memory:
         return Memory(worker=state, at_ms=1, state=state, block_size=16, block_bytes=1, runs=[], tokens=tokens)
