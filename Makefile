@@ -47,4 +47,5 @@ bench: setup-dev ## The benchmarks, as tables [LOG=1 puts them into docs/LOG.md;
 	$(PY) -m bench $(if $(LOG),--log)
 
 clean: ## Remove what set-up made, but not the data in $OCTAVO_DATA
-	rm -rf .venv .cache node_modules static/vendor .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .cache node_modules static/vendor locale/.compiled locale/*/LC_MESSAGES/*.mo \
+	  .mypy_cache .ruff_cache .pytest_cache .hypothesis

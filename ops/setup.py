@@ -174,13 +174,8 @@ def cpu_kernels() -> None:
 
 
 def catalogues() -> None:
-    """The pages' words in other languages, as Django reads them."""
-    sources = sorted((ROOT / "locale").rglob("*.po"))
-    stamp = ROOT / "locale" / ".octavo"
-    if not all(path.with_suffix(".mo").exists() for path in sources):
-        stamp.unlink(missing_ok=True)
-    command: list[str | Path] = [PYTHON, "-m", "ops.messages", "compile"]
-    step("Compiling the languages", stamp, digest(*sources), lambda: call(command, "Compiling the languages"))
+    """The pages' words in other languages, as Django reads them; it knows by itself what is compiled already."""
+    call([PYTHON, "-m", "ops.messages", "compile"], "Compiling the languages")
 
 
 def chromium() -> None:
