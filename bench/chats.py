@@ -50,7 +50,7 @@ def answer(number: int) -> str:
         f"The same as a table, with `{number}` in it:",
         TABLE.format(n=number, m=number + 1),
         "### In steps",
-        *["\n".join(f"{step}. {PROSE}" for step in range(1, 5))],
+        "\n".join(f"{step}. {PROSE}" for step in range(1, 5)),
         "- what is *shared* is never written to\n- what is **written to** is never shared\n  - but the last block",
         PROSE * 4,
     ]

@@ -28,6 +28,7 @@ from typing import Any
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from bench.children import ChildError, environment, heed_signals
+from bench.load import percentile
 from bench.table import aligned
 from bench.transport import Load, Site
 from ops.run import die_with_make
@@ -79,14 +80,8 @@ class Pages(Site):
         return [sys.executable, "-m", "bench.writer", "--rate", str(self.load.rate), "--burst", str(self.burst)]
 
     def chats(self, slug: str, email: str, sizes: list[int]) -> dict[int, str]:
-        command = [
-            sys.executable,
-            "-m",
-            "bench.chats",
-            slug,
-            email,
-            *[w for n in sizes for w in ("--messages", str(n))],
-        ]
+        wanted = [word for size in sizes for word in ("--messages", str(size))]
+        command = [sys.executable, "-m", "bench.chats", slug, email, *wanted]
         done = subprocess.run(command, cwd=ROOT, env=environment(**self.settings), capture_output=True, text=True)
         if done.returncode:
             raise ChildError(f"bench.chats: {done.stderr.strip().splitlines()[-1]}")
@@ -223,11 +218,6 @@ def frames_ms(events: list[dict[str, Any]]) -> list[float]:
         if at >= 0:
             found[at] += spent / 1000
     return found[1:-1]
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
 def streaming(reader: Reader, chat: str) -> dict[str, float]:
