@@ -61,5 +61,9 @@ def test_messages_are_of_several_kinds_and_are_told_apart_and_written_whole() ->
 def test_pages_are_measured_on_demand_only(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(program, "run_module", lambda module, *arguments, timeout_s: ran.append(module))
+    for other in ("served", "carried", "in_process"):
+        monkeypatch.setattr(program, other, lambda *given: None)
+    assert program.main([]) == 0
+    assert ran == [f"bench.{name}" for name in program.OTHERS]
     assert program.main(["--only", "pages"]) == 0
-    assert ran == ["bench.pages"]
+    assert ran[len(program.OTHERS) :] == ["bench.pages"]
