@@ -97,10 +97,8 @@ class ChatMemory:
         """It has given its blocks back: remember the chat by what was computed of it."""
         key = sequence.tenant, sequence.conversation
         self._forget(key)
-        tokens = array("i", sequence.token_ids[:computed])
-        ends = [min(end, computed) for end in sequence.region_ends[:-1]] + [computed]
-        chain = _Chain(sequence.tenant, tokens, ends, sequence.region_salts, self._cache.entry_of(own_block))
-        self._chats[key] = chain
+        chain = self._chats[key] = _chain(sequence, computed)
+        chain.own = self._cache.entry_of(own_block)
         self._tokens += computed
         while len(self._chats) > MOST_CHATS or (self._tokens > MOST_TOKENS and len(self._chats) > 1):
             self._forget(next(iter(self._chats)))
@@ -144,10 +142,7 @@ class ChatMemory:
         pinned = self._cache.pins.sequence(prompt)
         if pinned is None or pinned.tenant != tenant:
             return None
-        tokens = array("i", pinned.token_ids)
-        shared = [(end, salt) for end, salt in zip(pinned.region_ends, pinned.region_salts, strict=True)][:-1]
-        ends = [end for end, _ in shared] + [len(tokens)]
-        return _Chain(tenant, tokens, ends, [salt for _, salt in shared] + pinned.region_salts[-1:])
+        return _chain(pinned, pinned.num_tokens)
 
     def _answering(self, sequence: Sequence) -> dict[str, Any]:
         size = self._cache.block_size
@@ -243,6 +238,12 @@ class ChatMemory:
                 sharing[at.block] += chats
                 at = at.parent
         return sharing
+
+
+def _chain(sequence: Sequence, upto: int) -> _Chain:
+    """A sequence's first `upto` tokens, some of its last region's among them."""
+    ends = [*sequence.region_ends[:-1], upto]
+    return _Chain(sequence.tenant, array("i", sequence.token_ids[:upto]), ends, sequence.region_salts)
 
 
 def _kinds(ends: list[int], salts: list[str], size: int) -> Iterator[str | None]:
