@@ -124,8 +124,8 @@ class Desk:
     async def _asked(self, frame: frames.Create) -> tuple[Generation, bool]:
         if frame.question_id is not None or frame.continue_id is not None:
             return await in_thread(_again, self.access, frame), False
-        if not isinstance(frame.input, str):
-            return await self._stateless(frame), True
+        if isinstance(frame.input, list):
+            return await self._stateless(frame, frame.input), True
         if frame.draft_id is not None:
             raise BadInput("A draft is tried out with a list of messages, of which nothing is kept.", param="input")
         if frame.tools or frame.tool_choice is not None:
@@ -145,9 +145,7 @@ class Desk:
         )
         return generation, False
 
-    async def _stateless(self, frame: frames.Create) -> Generation:
-        assert frame.input is not None
-        assert not isinstance(frame.input, str)
+    async def _stateless(self, frame: frames.Create, messages: list[frames.InputMessage]) -> Generation:
         if not self._stateless_allowed and frame.draft_id is None:
             raise BadInput("input must be a text here.", param="input")
         if frame.conversation_id is not None or frame.parent_id is not None:
@@ -161,7 +159,7 @@ class Desk:
         }
         return await complete(
             access=self.access,
-            messages=[_message(message) for message in frame.input],
+            messages=[_message(message) for message in messages],
             params=frame.params,
             model=frame.model,
             assistant_id=frame.assistant_id,
@@ -296,7 +294,7 @@ def _again(access: Access, frame: frames.Create) -> Generation:
     kind = "question_id" if frame.question_id is not None else "continue_id"
     others = ("input", "parent_id", "assistant_id", "draft_id", "tools", "tool_choice", "file_ids")
     if frame.question_id is not None and frame.continue_id is not None:
-        raise BadInput("Either a question is answered again or an answer goes on.", param="continue_id")
+        raise BadInput("Send question_id to answer again or continue_id to go on, not both.", param="continue_id")
     for name in others:
         if getattr(frame, name):
             raise BadInput(f"{kind} brings no {name} with it; leave it out.", param=name)

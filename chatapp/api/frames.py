@@ -109,10 +109,10 @@ def _missing(frame: AnyClientFrame) -> str | None:
     """A field that may be left out, but not in this frame."""
     if isinstance(frame, Cancel) and frame.response_id is None and frame.stream_id is None:
         return "response_id"
-    if isinstance(frame, Create) and frame.input is None:
-        return "input" if frame.question_id is None and frame.continue_id is None else None
-    if isinstance(frame, Create) and not isinstance(frame.input, str):
-        for position, message in enumerate(frame.input or ()):
+    if isinstance(frame, Create) and frame.input is frame.question_id is frame.continue_id is None:
+        return "input"
+    if isinstance(frame, Create) and isinstance(frame.input, list):
+        for position, message in enumerate(frame.input):
             if message.content is None and not message.tool_calls:
                 return f"input[{position}].content"
     return None
