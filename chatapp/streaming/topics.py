@@ -128,7 +128,10 @@ class Listener:
         else:
             what = msgspec.json.decode(message["data"])
         for heard in list(self._heard.get(name, ())):
-            heard(what)
+            try:
+                heard(what)
+            except Exception:  # as what an engine of another version says; all the others hear by this connection, too
+                log.exception("topics.not_heard", channel=name)
 
 
 _listeners: WeakKeyDictionary[asyncio.AbstractEventLoop, Listener] = WeakKeyDictionary()

@@ -176,6 +176,23 @@ async def test_many_changes_of_one_conversation_pile_up_nowhere(team: Team, monk
         assert len(titles) <= 3
 
 
+async def test_who_cannot_take_what_is_told_keeps_it_from_nobody(server: redis.Redis) -> None:
+    heard: list[Any] = []
+
+    def broken(what: dict[str, Any] | None) -> None:
+        if what is not None:
+            raise ValueError(what)
+
+    ends = [listener().listen("octavo:topics:a", broken), listener().listen("octavo:topics:b", heard.append)]
+    await until(lambda: heard == [None])
+    await asyncio.to_thread(server.publish, "octavo:topics:a", b"{}")
+    await asyncio.to_thread(server.publish, "octavo:topics:b", b'{"n":1}')
+    await until(lambda: len(heard) > 1)
+    assert heard == [None, {"n": 1}], "at once, on the connection that was there"
+    for end in ends:
+        end()
+
+
 async def test_a_role_without_chats_hears_nothing(team: Team) -> None:
     def auditor() -> Any:
         from chatapp.accounts.models import User
