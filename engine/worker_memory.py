@@ -1,8 +1,8 @@
 """What a worker says of the chats that somebody looks at: the engine's look at their memory, a few times a second.
 
 Owns which chats are watched and what was said of each. Promises: where nobody looks, nothing is done; otherwise it
-takes a bounded share of the engine loop's time, however many look, and looks at each in turn; what has not changed is
-said again only now and then, so that who looks knows that we live. Knows no Redis.
+takes a bounded share of the engine loop's time, and little at once, however many look, and looks at each in its turn;
+what has not changed is said again only now and then, so that who looks knows that we live. Knows no Redis.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.25
 SHARE = 0.01  # of the engine loop's time, at most
-AT_ONCE = 16  # looks between two steps
+AT_ONCE_S = 0.002  # between two steps, and then the look that is under way
 AGAIN_S = 4.0
 
 
@@ -60,7 +60,7 @@ class WorkerMemory:
         if now < self._look_at:
             return
         news = {}
-        for _ in range(min(AT_ONCE, len(self._turns))):
+        for _ in range(len(self._turns)):
             watch = self._turns[0]
             self._turns.rotate(-1)
             memory = self._look(watch, runs)
@@ -68,6 +68,8 @@ class WorkerMemory:
             if said is None or now - at > AGAIN_S or msgspec.structs.replace(memory, at_ms=said.at_ms) != said:
                 self._said[watch] = memory, now
                 news[watch] = memory
+            if time.monotonic() - now > AT_ONCE_S:
+                break
         if news:
             self._bus.remember(news)
         # The bus's thread spends about as long again on encoding it.

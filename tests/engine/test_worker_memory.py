@@ -10,9 +10,10 @@ import pytest
 
 from engine import worker_memory
 from engine.protocol import Memory, Watch
-from engine.worker_memory import AGAIN_S, AT_ONCE, EVERY_S, SHARE, WorkerMemory
+from engine.worker_memory import AGAIN_S, AT_ONCE_S, EVERY_S, SHARE, WorkerMemory
 
 LOOK_S = 0.0003
+AT_ONCE = int(AT_ONCE_S / LOOK_S) + 1
 
 
 class Looks:
@@ -46,16 +47,19 @@ def test_none_of_many_is_passed_over_however_often_the_looks_are_renewed(monkeyp
     """Redis gives them in the order in which they were renewed, another one with each heartbeat."""
     looks = Looks(monkeypatch)
     memory = WorkerMemory(looks, looks, "w")  # type: ignore[arg-type]
-    many = watches(4 * AT_ONCE)
-    began, beat = looks.now, 0
+    many = watches(64)
+    began, beat, longest = looks.now, 0, 0.0
     while looks.now < began + 40:
         if looks.now >= began + beat:
             beat += 1
             memory.watch(many[beat % 5 :] + many[: beat % 5])
+        before = looks.now
         memory.show({})
+        longest = max(longest, looks.now - before)
         looks.now += 0.02
     round_s = len(many) * 2 * LOOK_S / SHARE
     assert set(looks.told) == set(many)
+    assert longest <= AT_ONCE_S + LOOK_S
     assert max(map(looks.longest_silence, many)) < AGAIN_S + round_s + 1
 
 
