@@ -336,7 +336,8 @@ def test_once_an_operator_gives_more_nobody_is_told_that_all_is_used(
 
 
 def test_an_operator_cannot_save_what_makes_no_sense(operator: Client, team: Team) -> None:
-    for wrong in ({"kv_share": "1.5"}, {"weight": "0"}, {"tokens_per_month": "0"}, {"name": "Standard"}):
+    taken = ensure(team.tenant).plan.name
+    for wrong in ({"kv_share": "1.5"}, {"weight": "0"}, {"tokens_per_month": "0"}, {"name": taken}):
         reply = operator.post(reverse("admin:limits_plan_add"), {"name": "New", **wrong})
         assert reply.status_code == 200
         assert "errornote" in reply.content.decode() or "error" in reply.content.decode().lower()
