@@ -17,6 +17,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from chatapp.chat import selectors, tags
+from chatapp.chat.changes import changed
 from chatapp.chat.models import Conversation, Message
 from chatapp.chat.trees import Said, clean_title, plant
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
@@ -84,10 +85,11 @@ def bring(*, access: Access, file: IO[bytes], again: bool = False) -> Report:
         batch.messages = Message.objects.filter(conversation__imported__batch=batch).count()
         batch.finished_at = timezone.now()
         batch.save()
-        if not batch.conversations:
+        if batch.conversations:
+            _tell(batch)
+        else:
             batch.delete()
     report.batch = batch if batch.conversations else None
-    _tell(batch)
     log.info("import.ended", conversations=report.conversations, messages=report.messages, source=report.source)
     return report
 
@@ -107,7 +109,7 @@ def undo(*, access: Access, import_id: object) -> tuple[Import, list[str], int]:
         Import.objects.filter(pk=batch.pk).update(undone_at=now)
         batch.undone_at = now
     if gone:
-        Conversation.objects.get(pk=gone[0]).save(update_fields=["deleted_at"])  # open pages look again
+        changed(Conversation.objects.get(pk=gone[0]))  # open pages look again
     return batch, [str(pk) for pk in gone], len(used)
 
 
@@ -220,6 +222,6 @@ def _said(message: Message) -> Said:
 
 def _tell(batch: Import) -> None:
     """Open pages look at their lists again: one change says it for all of them."""
-    newest = Conversation.objects.filter(imported__batch=batch.pk).order_by("-updated_at").first()
+    newest = Conversation.objects.filter(imported__batch=batch).order_by("-updated_at").first()
     if newest is not None:
-        newest.save(update_fields=["title"])
+        changed(newest)

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 
 from chatapp.audit.services import record
 from chatapp.chat import selectors
+from chatapp.chat.changes import changed
 from chatapp.chat.models import UNFINISHED, Conversation, Message, MessageStatus
 from chatapp.chat.trees import Said, Tree, branch, plant
 from chatapp.cursors import keyset
@@ -130,7 +131,7 @@ def go_on(*, access: Access, share_id: object) -> Conversation:
         for at, one in enumerate(found.messages)
     }
     mark(conversation, Source.SHARE, {key: known for key, known in told.items() if known})
-    conversation.save(update_fields=["title"])  # open pages look at their lists
+    changed(conversation)  # open pages look at their lists
     return conversation
 
 

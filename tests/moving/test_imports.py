@@ -157,6 +157,21 @@ def test_the_same_file_twice_makes_no_doubles_unless_they_are_wanted(team: Team)
     assert Import.objects.count() == 2
 
 
+def test_only_what_an_import_has_brought_is_told_of_and_also_where_it_breaks_off(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_tree(team.owner)
+    told: list[str] = []
+    monkeypatch.setattr(services, "changed", lambda conversation: told.append(conversation.title))
+    content = [chatgpt(), open_webui()]
+    monkeypatch.setattr(services, "MOST_CONVERSATIONS", 1)
+    with pytest.raises(BadInput):
+        services.bring(access=team.member, file=as_file(content))
+    assert told == ["Tides"]
+    services.bring(access=team.member, file=as_file(content[:1]))
+    assert told == ["Tides"], "nothing new has come, and the owner's chat is none of it"
+
+
 def test_an_export_of_what_stands_here_is_known_again_until_it_goes_on(team: Team) -> None:
     chat = a_tree(team.member)
     own = exported(team, team.member)
