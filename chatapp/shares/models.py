@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -15,7 +16,8 @@ from chatapp.tenants.models import Tenant
 
 
 class Share(TenantOwned):
-    """`messages`: [{role, text, created_at, model, files: [names]}], oldest first; what is said later is not in it.
+    """`messages`: [{role, text, created_at, model, files: [names], status unless it is done}], oldest first; what is
+    said later is not in it.
 
     The id is the link, and is of chance alone. The row is deleted when it is revoked, and with its conversation: a
     snapshot outlives neither."""
@@ -41,6 +43,6 @@ class Share(TenantOwned):
         return f"share {self.pk}"
 
     @property
-    def said(self) -> list[dict[str, object]]:
+    def said(self) -> list[dict[str, Any]]:
         """The messages, with moments for times."""
         return [{**one, "created_at": datetime.fromisoformat(one["created_at"])} for one in self.messages]

@@ -17,10 +17,9 @@ from chatapp.chat.models import UNFINISHED, Conversation, Message, MessageStatus
 from chatapp.chat.trees import Said, Tree, branch, plant
 from chatapp.cursors import keyset
 from chatapp.errors import BadInput, Conflict, Forbidden, NotFound
-from chatapp.files.selectors import with_files
 from chatapp.ids import parse_id
 from chatapp.moving.models import Source
-from chatapp.moving.own_format import told_of, with_all
+from chatapp.moving.own_format import said_in, told_of, with_all
 from chatapp.moving.services import mark
 from chatapp.prompts import selectors as prompts
 from chatapp.scope import tenant_scope
@@ -55,8 +54,7 @@ def share(*, access: Access, conversation_id: object, leaf_id: object = None, da
     if Share.objects.filter(user=access.user).count() >= MOST_SHARES:
         raise BadInput(_("You share as many conversations as you can. Revoke some first."), code="too_many_shares")
     conversation = with_all(Conversation.objects.filter(pk=found.pk)).get()
-    said = conversation.messages.select_related("generation").prefetch_related(with_files())
-    path = [one for one in branch(list(said), leaf_id) if one.text.strip()]
+    path = [one for one in branch(said_in(conversation), leaf_id) if one.text.strip()]
     if not path:
         raise BadInput(_("Nothing has been said in this conversation yet."), code="empty")
     if len(path) > MOST_MESSAGES or sum(len(one.text) for one in path) > MOST_CHARACTERS:
@@ -120,7 +118,14 @@ def go_on(*, access: Access, share_id: object) -> Conversation:
     access.require(Permission.CHAT)
     found = read(access, share_id)
     said = [
-        Said(str(at), str(at - 1) if at else None, one["role"], one["text"], one["created_at"])  # type: ignore[arg-type]
+        Said(
+            str(at),
+            str(at - 1) if at else None,
+            one["role"],
+            one["text"],
+            one["created_at"],
+            one.get("status", MessageStatus.DONE),
+        )
         for at, one in enumerate(found.said)
     ]
     assistant = found.conversation.assistant

@@ -101,6 +101,7 @@ def test_going_on_makes_the_readers_own_tree_which_the_engine_is_given(team: Tea
     assert reply.status_code == 201, reply.content
     copy = Conversation.objects.get(pk=reply.json()["conversation_id"])
     assert (copy.user, copy.title, copy.salt != chat.salt) == (team.owner.user, chat.title, True)
+    assert [message.status for message in copy.messages.all()] == ["done", "stopped"], "as it was, and as it is shown"
     ask(access=team.owner, text="And Mars?", conversation_id=copy.pk)
     request = worker.answer("No seas.")
     assert [message.role for message in request.messages] == ["user", "assistant", "user"]
