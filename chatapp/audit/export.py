@@ -24,6 +24,7 @@ from chatapp.audit.selectors import Filters, entries, narrowed
 from chatapp.audit.services import Actor, record
 from chatapp.errors import BadInput
 from chatapp.scope import tenant_scope
+from chatapp.sheets import safe
 
 BATCH = 500
 COLUMNS = (
@@ -31,8 +32,6 @@ COLUMNS = (
     "details", "address", "request_id",
 )  # fmt: skip
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
-# Spreadsheets take a cell that begins like this for a formula.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @transaction.atomic
@@ -82,8 +81,7 @@ async def _csv(batches: AsyncIterator[list[AuditEntry]]) -> AsyncIterator[bytes]
 
 def _cells(row: dict[str, Any]) -> list[str]:
     row["details"] = details.text(row["details"])
-    texts = ["" if row[name] is None else str(row[name]) for name in COLUMNS]
-    return [f"'{text}" if text.startswith(FORMULA) else text for text in texts]
+    return [safe("" if row[name] is None else str(row[name])) for name in COLUMNS]
 
 
 def _lines(rows: Iterable[Iterable[str]]) -> bytes:

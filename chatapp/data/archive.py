@@ -20,9 +20,9 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from django.utils import timezone
 
+from chatapp.sheets import safe
+
 CHUNK = 1 << 20
-# What a spreadsheet would take for a formula; a quote in front makes it text.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Archive:
@@ -134,9 +134,7 @@ def _cell(value: Any) -> Any:
         return json.dumps(value, ensure_ascii=False, default=_plain)
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, str) and value.startswith(FORMULA):
-        return f"'{value}"
-    return value
+    return safe(value)
 
 
 def _plain(value: Any) -> str:

@@ -14,12 +14,12 @@ from chatapp.audit.services import record
 from chatapp.feedback import selectors
 from chatapp.feedback.selectors import Filters
 from chatapp.scope import tenant_scope
+from chatapp.sheets import safe
 from chatapp.tenants.access import Access
 
 COLUMNS = (
     "id", "created_at", "rating", "reasons", "comment", "model", "assistant", "version", "question", "answer",
 )  # fmt: skip
-FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 BOM = "\ufeff"
 
 
@@ -44,8 +44,7 @@ def _parts(access: Access, filters: Filters) -> Iterator[str]:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     row = {**row, "reasons": " ".join(row["reasons"]), "created_at": row["created_at"].isoformat()}
-    texts = ["" if row[name] is None else str(row[name]) for name in COLUMNS]
-    return [f"'{text}" if text.startswith(FORMULA) else text for text in texts]
+    return [safe("" if row[name] is None else str(row[name])) for name in COLUMNS]
 
 
 def _lines(rows: list[list[str]]) -> str:

@@ -23,6 +23,7 @@ from django.db.models import Q, QuerySet
 from chatapp.audit.services import record
 from chatapp.errors import BadInput
 from chatapp.scope import tenant_scope
+from chatapp.sheets import safe
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
 from chatapp.usage import histogram
@@ -31,8 +32,6 @@ from chatapp.usage.periods import Period
 
 PAGE = 1000
 BOM = "\ufeff"
-# The wide forms too: some spreadsheets read them alike.
-FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 
 class What(StrEnum):
@@ -164,11 +163,6 @@ def _pages(tenant_id: uuid.UUID, model: Any, period: Period, filters: dict[str, 
         if len(page) < PAGE:
             return
         last = page[-1]
-
-
-def safe(value: Value) -> Value:
-    """Text that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _csv(columns: Mapping[str, Read], pages: Iterator[list[Any]], begin: str) -> Iterator[str]:

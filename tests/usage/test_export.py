@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from chatapp.audit.models import AuditEntry
 from chatapp.errors import Forbidden
+from chatapp.sheets import FORMULA
 from chatapp.usage import export
-from chatapp.usage.export import COLUMNS, FORMULA, Format, What
+from chatapp.usage.export import COLUMNS, Format, What
 from chatapp.usage.models import UsageRow
 from chatapp.usage.periods import Period
 from chatapp.usage.rollup import roll_up
