@@ -15,8 +15,10 @@ from chatapp.limits.selectors import limits_of
 from chatapp.limits.values import Limits
 from chatapp.tenants.access import Access
 
-# For an answer in a conversation, where nobody says otherwise.
+# Where nobody says otherwise. Calm and to the point: small models wander at higher temperatures, and some of them
+# never find an end.
 CHAT_DEFAULTS = {"temperature": 0.3, "top_p": 0.9}
+# Of an answer in a conversation, in tokens.
 CHAT_LENGTH = 1024
 # What a conversation keeps; the rest of what a question may say is for that question.
 KEPT = ("temperature", "top_p", "max_tokens", "presence_penalty", "frequency_penalty", "seed", "stop")

@@ -42,7 +42,6 @@ from chatapp.tenants.permissions import Permission
 from engine import protocol
 from engine.protocol import ChatMessage
 
-# Calm and to the point: small models wander at higher temperatures, and some of them never find an end.
 # What OpenAI's completions do where nothing is said: whoever sends a bare prompt wants the model as it is.
 RAW_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 16}
 LONGEST_SALT = 1000
