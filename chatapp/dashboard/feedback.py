@@ -75,12 +75,13 @@ def _form(request: HttpRequest) -> FilterForm:
 
 def _page(request: HttpRequest, access: Access, form: FilterForm) -> HttpResponse:
     zone = reader_zone(request)
-    found, groups = Page([], None), []
+    found, groups, totals = Page([], None), [], {}
     if form.is_valid():
         filters = form.filters(zone)
         try:
             found = selectors.page(access, filters, request.GET.get("cursor", ""), PAGE)
             groups = selectors.groups(access, filters)
+            totals = selectors.totals(access, filters)
         except Refusal as refusal:
             refuse(form, refusal)
     asked = {name: value for name, value in form.data.items() if name in form.fields and value}
@@ -88,8 +89,7 @@ def _page(request: HttpRequest, access: Access, form: FilterForm) -> HttpRespons
         "form": form,
         "rows": [{"row": row, "reasons": [_word(reason) for reason in row.reasons]} for row in found.items],
         "groups": groups,
-        "up": sum(group.up for group in groups),
-        "down": sum(group.down for group in groups),
+        **totals,
         "next": found.next,
         "first": not request.GET.get("cursor"),
         "filtered": bool(asked),

@@ -74,11 +74,18 @@ def page(access: Access, filters: Filters, cursor: str = "", limit: int = 50) ->
     return Page(items, following)
 
 
+UP, DOWN = (Count("pk", filter=Q(rating=rating)) for rating in (Rating.UP, Rating.DOWN))
+
+
+def totals(access: Access, filters: Filters) -> dict[str, int]:
+    """`up` and `down`, of all groups."""
+    return _all(access, filters).order_by().aggregate(up=UP, down=DOWN)
+
+
 def groups(access: Access, filters: Filters) -> list[Group]:
     """By assistant and version, those with most first; MOST_GROUPS of them."""
     rows = _all(access, filters).order_by()
-    up, down = (Count("pk", filter=Q(rating=rating)) for rating in (Rating.UP, Rating.DOWN))
-    counted = rows.values("assistant__name", "version__number").annotate(total=Count("pk"), up=up, down=down)
+    counted = rows.values("assistant__name", "version__number").annotate(total=Count("pk"), up=UP, down=DOWN)
     counted = counted.order_by("-total", "assistant__name", "-version__number")
     return [
         Group(row["assistant__name"] or "", row["version__number"], row["up"], row["down"])

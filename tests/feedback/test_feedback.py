@@ -162,6 +162,18 @@ def test_ten_thousand_rows_come_in_pages_with_their_counts(team: Team, strangers
     assert "7,500" in reply.content.decode()
 
 
+def test_the_sums_count_also_the_versions_beyond_those_that_are_listed(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(team, 8)
+    Feedback.objects.filter(rating="down").update(version=None)
+    monkeypatch.setattr(selectors, "MOST_GROUPS", 1)
+    assert [(group.up, group.down) for group in selectors.groups(team.owner, Filters())] == [(6, 0)]
+    assert selectors.totals(team.owner, Filters()) == {"up": 6, "down": 2}
+    page = logged_in(team.owner).get("/t/acme/admin/feedback")
+    assert (page.context["up"], page.context["down"]) == (6, 2)
+
+
 def test_filters_narrow_the_page_the_counts_and_the_file(team: Team) -> None:
     many(team, 8)
     client = logged_in(team.owner)
