@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from chatapp.chat.models import MessageRole
 from chatapp.chat.trees import Tree
 from chatapp.moving.found import Found, Node, Unreadable, found, grow, moment, names_of, text_of
@@ -43,7 +45,7 @@ def read(raw: dict[str, Any]) -> Found:
 
 def _node(key: str, value: Any, left_out: Counter[str]) -> Node:
     if not isinstance(value, dict):
-        raise Unreadable("A node of it is no object.")
+        raise Unreadable(_("One of its messages is none."))
     parent = value.get("parent")
     parent = str(parent) if parent else None
     message = value.get("message")

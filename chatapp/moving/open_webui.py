@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from chatapp.chat.models import MessageRole, MessageStatus
 from chatapp.chat.trees import Tree
 from chatapp.moving.found import Found, Node, Unreadable, found, grow, moment, names_of, text_of
@@ -56,7 +58,7 @@ def read(raw: dict[str, Any]) -> Found:
 
 def _node(key: str, value: Any, left_out: Counter[str], parent: str | None = None, is_line: bool = False) -> Node:
     if not isinstance(value, dict):
-        raise Unreadable("A message of it is no object.")
+        raise Unreadable(_("One of its messages is none."))
     if not is_line:
         parent = str(value["parentId"]) if value.get("parentId") else None
     role = value.get("role")

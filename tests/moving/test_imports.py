@@ -119,7 +119,7 @@ def test_looking_changes_nothing_and_says_what_would_come(team: Team) -> None:
         ({"a": node("a", "gone", "user", "x")}, "not in it"),
         ({"a": node("a", "a", "user", "x")}, "circle"),
         ({"a": node("a", None)}, "Nothing was said"),
-        ({"a": 7}, "no object"),
+        ({"a": 7}, "messages is none"),
         ({str(n): node(str(n), str(n - 1) if n else None, "user", "x") for n in range(12)}, "12 messages"),
     ],
 )
