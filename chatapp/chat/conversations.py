@@ -51,11 +51,15 @@ def choose(
 
     Raises NotFound (the model too), BadInput with the field."""
     conversation = selectors.conversation(access, conversation_id)
+    wanted: dict[str, Any] = {}
     if params is not None:
-        conversation.params = choices.chosen(access, params)
+        wanted["params"] = choices.chosen(access, params)
     if model is not None:
-        conversation.model = model_of(access, model)
-    conversation.save(update_fields=["params", "model"])
+        wanted["model"] = model_of(access, model)
+    for name, value in wanted.items():
+        setattr(conversation, name, value)
+    # What stays may be changed by a question at this moment.
+    conversation.save(update_fields=wanted)
     return conversation
 
 

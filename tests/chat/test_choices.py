@@ -11,6 +11,7 @@ from chatapp.chat import conversations, services
 from chatapp.chat.models import Conversation, Generation
 from chatapp.errors import BadInput, NotFound
 from chatapp.limits.selectors import ensure
+from chatapp.tenants.access import Access
 from engine import protocol
 from tests.chat.conftest import ScriptedWorker, Team
 
@@ -86,6 +87,21 @@ def test_a_choice_that_could_not_be_asked_with_is_refused_by_its_field(
         conversations.choose(access=team.member, conversation_id=first.conversation_id, params=params)
     assert refused.value.param == field
     assert Conversation.objects.get(pk=first.conversation_id).params == {}
+
+
+def test_what_is_not_chosen_stays_as_a_question_has_just_made_it(
+    team: Team, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = services.ask(access=team.member, text="Hi")
+    row = Conversation.objects.filter(pk=first.conversation_id)
+
+    def meanwhile(access: Access, params: dict[str, Any]) -> dict[str, Any]:
+        row.update(model="just chosen")
+        return params
+
+    monkeypatch.setattr(conversations.choices, "chosen", meanwhile)
+    conversations.choose(access=team.member, conversation_id=first.conversation_id, params={"temperature": 1})
+    assert row.values_list("model", "params").get() == ("just chosen", {"temperature": 1})
 
 
 def test_nobody_chooses_for_another_and_no_model_that_the_team_may_not_use(team: Team, strangers: Team) -> None:
