@@ -28,8 +28,10 @@ Handler = Callable[[HttpRequest], HttpResponse] | Callable[[HttpRequest], Awaita
 
 SOURCE = "en"
 NAMES = dict(settings.LANGUAGES)
-# Read by programs, or by the operators.
-ENGLISH = ("/admin/", "/api/", "/v1/", "/ws/", "/docs/", "/client/", "/static/", "/metrics", "/healthz", "/readyz")
+# Read by programs, or by the operators; the words for scripts say in their address which language they are in.
+ENGLISH = (
+    "/admin/", "/api/", "/v1/", "/ws/", "/docs/", "/client/", "/static/", "/words/", "/metrics", "/healthz", "/readyz",
+)  # fmt: skip
 COOKIE_AGE_S = 365 * 24 * 3600
 
 

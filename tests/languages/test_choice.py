@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from allauth.account.models import EmailAddress
 from django.core import mail
+from django.db import connection
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import translation
 
@@ -193,6 +195,12 @@ def test_scripts_get_words_where_the_language_is_not_english_and_may_keep_them()
     text = reply.content.decode()
     assert '"Copied": "Kopiert"' in text
     assert "eval" not in text
+    reader = Client()
+    reader.force_login(person("de@acme.example", language="de"))
+    with CaptureQueriesContext(connection) as asked:
+        again = reader.get(found[1])
+    assert (len(asked), again.content) == (0, reply.content), "its address says all: nobody asks who reads"
+    assert not {"cookie", "accept-language"} & set(again.get("Vary", "").lower().replace(",", " ").split())
     # Words of another version are given, and kept by nobody.
     assert Client().get("/words/de/0000.js")["Cache-Control"] == "no-store"
     assert Client().get("/words/xx/0000.js").status_code == 404
