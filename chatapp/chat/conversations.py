@@ -14,7 +14,7 @@ from django.utils import timezone
 from chatapp.chat import choices, selectors, tags
 from chatapp.chat.models import LONGEST_TITLE, UNFINISHED, Conversation, TitledBy
 from chatapp.chat.requests import model_of
-from chatapp.chat.text import DIRECTIONS, clean
+from chatapp.chat.text import clean, one_line
 from chatapp.errors import BadInput, NotFound
 from chatapp.streaming.cancel import cancel
 from chatapp.tenants.access import Access
@@ -27,7 +27,7 @@ MOST_AT_ONCE = 100
 def rename(*, access: Access, conversation_id: object, name: str) -> Conversation:
     """One line of text, without what would turn its direction. Raises NotFound, BadInput."""
     conversation = selectors.conversation(access, conversation_id)
-    words = " ".join(clean(name, param="title").translate(DIRECTIONS).split())
+    words = one_line(clean(name, param="title"))
     if len(words) > LONGEST_TITLE:
         raise BadInput(f"A title has at most {LONGEST_TITLE} characters; this one has {len(words)}.", param="title")
     conversation.title, conversation.titled_by = words, TitledBy.PERSON

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from chatapp.chat import changes, selectors
 from chatapp.chat.models import LONGEST_TAG, Conversation, Tag
-from chatapp.chat.text import DIRECTIONS, settled
+from chatapp.chat.text import one_line, settled
 from chatapp.errors import BadInput, NotFound
 from chatapp.tenants.access import Access
 
@@ -97,7 +97,7 @@ def remove_tag(*, access: Access, name: object) -> int:
 
 
 def _line(name: str) -> str:
-    words = " ".join(settled(name).translate(DIRECTIONS).split())
+    words = one_line(settled(name))
     return unicodedata.normalize("NFC", "".join(c for c in words if unicodedata.category(c) != "Cc")).lstrip("# ")
 
 

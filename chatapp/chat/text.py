@@ -52,6 +52,11 @@ def settled(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "ignore").decode()
 
 
+def one_line(text: str) -> str:
+    """Without what would turn the direction of what stands beside it; one space between words."""
+    return " ".join(text.translate(DIRECTIONS).split())
+
+
 def joined(answer: str, rest: str) -> str:
     """An answer and what goes on with it; half a character at the cut is left to the rest."""
     return answer.rstrip(HALF) + rest if rest else answer

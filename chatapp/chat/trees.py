@@ -26,7 +26,7 @@ from chatapp.chat.models import (
     Tag,
     TitledBy,
 )
-from chatapp.chat.text import DIRECTIONS, joined, settled, title
+from chatapp.chat.text import joined, one_line, settled, title
 from chatapp.errors import NotFound
 from chatapp.ids import new_id, parse_id
 from chatapp.prompts.models import SystemPrompt
@@ -92,7 +92,7 @@ def branch(messages: Sequence[Message], leaf_id: object = None) -> list[Message]
 
 def clean_title(text: str, said: Sequence[Said] = ()) -> str:
     """One line without what turns its direction; without any, the first words of the first question."""
-    words = " ".join(settled(text).translate(DIRECTIONS).split())
+    words = one_line(settled(text))
     if not words:
         words = title(next((one.text for one in said if one.role == MessageRole.USER and one.text.strip()), NEW))
     return words if len(words) <= LONGEST_TITLE else words[: LONGEST_TITLE - 1] + "…"

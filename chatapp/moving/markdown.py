@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from chatapp.chat.models import Conversation, Message, MessageRole, MessageStatus
-from chatapp.chat.text import DIRECTIONS
+from chatapp.chat.text import one_line
 from chatapp.moving.own_format import told_of
 
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
@@ -65,12 +65,12 @@ def _time(moment: datetime) -> str:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.translate(DIRECTIONS).split()).replace("`", "'")
+    return one_line(text).replace("`", "'")
 
 
 def escaped(text: str) -> str:
     """One line in which nothing is markup."""
-    return SPECIAL.sub(r"\\\1", " ".join(text.translate(DIRECTIONS).split()))
+    return SPECIAL.sub(r"\\\1", one_line(text))
 
 
 def whole(text: str) -> str:
