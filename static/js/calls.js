@@ -3,21 +3,22 @@
 import { gettext, language } from "#octavo/i18n.js";
 import { inWords } from "#octavo/refusals.js";
 
-export const token = () => document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
+const token = () => globalThis.document?.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
 
 /** What went wrong, for people: {message, status, code, param}. `reply`: the API's own words, where there are any. */
-export function problem(status, reply) {
+function problem(status, reply) {
   const error = reply?.error;
   const message = inWords(error) || (status ? gettext("The server could not do this. Try again.") : gettext("No connection to the server. Try again."));
   return Object.assign(new Error(message), { status, code: error?.code ?? "", param: error?.param ?? null });
 }
 
-/** The answer's JSON, null where it has none. Throws `problem`. */
-export async function call(method, path, body) {
+/** The answer's JSON, null where it is empty (204). Throws `problem`, and an AbortError once `signal` says so. */
+export async function call(method, path, body, signal) {
   let reply;
   try {
     reply = await fetch(path, {
       method,
+      signal,
       redirect: "manual",
       headers: {
         Accept: "application/json",
@@ -27,11 +28,13 @@ export async function call(method, path, body) {
       },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
-  } catch {
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
     throw problem(0);
   }
-  const told = reply.status === 204 ? null : await reply.json().catch(() => null);
-  if (!reply.ok) throw problem(reply.status, told);
+  if (reply.status === 204) return null;
+  const told = await reply.json().catch(() => null);
+  if (!reply.ok || told === null) throw problem(reply.status, told);
   return told;
 }
 

@@ -1,11 +1,9 @@
 /* What can be done with conversations as a whole: renamed, starred, archived, deleted and asked back, tagged, searched.
 
    Speaks with the product's API, and tells the session what has come of it: other tabs and devices hear it from the server.
-   What is changed shows at once, and is taken back with a reason where the server refuses. Knows no DOM but the CSRF token. */
+   What is changed shows at once, and is taken back with a reason where the server refuses. Knows no DOM. */
 
-import { fill, gettext } from "#octavo/i18n.js";
-
-const token = () => globalThis.document?.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
+import { call } from "#octavo/calls.js";
 
 export class Library {
   /** `starred`: items that may be too old for the beginning of the session's list. */
@@ -45,7 +43,7 @@ export class Library {
     const before = { ...this.item(id) };
     this.#drop(id);
     try {
-      await this.send("DELETE", `/conversations/${id}`);
+      await this.#send("DELETE", `/conversations/${id}`);
     } catch (error) {
       if (error.status === 404) return; // it was gone
       this.#take(before);
@@ -54,14 +52,14 @@ export class Library {
   }
 
   async restore(id) {
-    return this.#take(await this.send("POST", `/conversations/${id}/restore`));
+    return this.#take(await this.#send("POST", `/conversations/${id}/restore`));
   }
 
   /** The same for several. Returns those that were changed. */
   async changeMany(ids, what) {
     const changed = [];
     for (let at = 0; at < ids.length; at += 100) {
-      const { items } = await this.send("POST", "/conversations/changes", { ids: ids.slice(at, at + 100), ...what });
+      const { items } = await this.#send("POST", "/conversations/changes", { ids: ids.slice(at, at + 100), ...what });
       for (const item of items) {
         if (item.deleted_at) this.#drop(item.id);
         else this.#take(item);
@@ -75,7 +73,7 @@ export class Library {
     const before = { ...this.item(id) };
     this.#take({ ...before, ...shown });
     try {
-      return this.#take(await this.send("PATCH", `/conversations/${id}`, sent));
+      return this.#take(await this.#send("PATCH", `/conversations/${id}`, sent));
     } catch (error) {
       this.#take({ ...before });
       throw error;
@@ -86,45 +84,31 @@ export class Library {
 
   /** `wanted`: {starred, archived, deleted, tag, assistant_id}; what is false or empty is left out. */
   list(wanted, { cursor = "", signal } = {}) {
-    return this.send("GET", `/conversations${query({ ...wanted, cursor })}`, undefined, signal);
+    return this.#send("GET", `/conversations${query({ ...wanted, cursor })}`, undefined, signal);
   }
 
   search(text, wanted, { cursor = "", signal } = {}) {
-    return this.send("GET", `/conversations/search${query({ q: text, ...wanted, cursor })}`, undefined, signal);
+    return this.#send("GET", `/conversations/search${query({ q: text, ...wanted, cursor })}`, undefined, signal);
   }
 
   async tags() {
-    return (await this.send("GET", "/tags")).items;
+    return (await this.#send("GET", "/tags")).items;
   }
 
   async renameTag(name, to) {
-    const { conversations } = await this.send("PATCH", "/tags", { name, to });
+    const { conversations } = await this.#send("PATCH", "/tags", { name, to });
     await this.session.refreshList();
     return conversations;
   }
 
   async removeTag(name) {
-    const { conversations } = await this.send("DELETE", `/tags${query({ name })}`);
+    const { conversations } = await this.#send("DELETE", `/tags${query({ name })}`);
     await this.session.refreshList();
     return conversations;
   }
 
-  async send(method, path, body, signal) {
-    const headers = { Accept: "application/json" };
-    if (method !== "GET") headers["X-CSRFToken"] = token();
-    if (body) headers["Content-Type"] = "application/json";
-    let reply;
-    try {
-      const options = { method, headers, body: body && JSON.stringify(body), signal, redirect: "manual" };
-      reply = await fetch(`${this.session.api}${path}`, options);
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      throw Object.assign(new Error(gettext("The server cannot be reached. Try again.")), { status: 0 });
-    }
-    const said = await reply.json().catch(() => null);
-    if (reply.ok && said) return said;
-    const message = said?.error?.message ?? fill(gettext("The server answered %(status)s."), { status: reply.status });
-    throw Object.assign(new Error(message), { status: reply.status });
+  #send(method, path, body, signal) {
+    return call(method, `${this.session.api}${path}`, body, signal);
   }
 
   // --- keeping in step ---------------------------------------------------------------------------------------------
