@@ -1,8 +1,8 @@
 /* What can be done on this page, by name: the palette lists it, the keyboard starts it, the help explains it.
 
-   A command is {id, title, keys, group, icon, run, when}: `title` in words, `keys` as KEYS has them ("" for none), `group`
-   one of GROUPS, `when()` says whether it can be done now, `hidden()` whether the help leaves it out; without `run` the browser
-   does it by itself. The newest with an id replaces the one before. */
+   A command is {id, title, group, icon, run, when}, and its `keys` are those that KEYS has for the id, "" for none: `title` in
+   words, `group` one of GROUPS, `when()` says whether it can be done now, `hidden()` whether the help leaves it out; without
+   `run` the browser does it by itself. The newest with an id replaces the one before. */
 
 import { gettext, pgettext } from "#octavo/i18n.js";
 
@@ -19,6 +19,7 @@ export const KEYS = {
   "new-chat": "Own+N",
   "next-chat": "Own+J",
   "previous-chat": "Own+K",
+  rename: "F2",
   sidebar: "Own+S",
   memory: "Own+M",
   theme: "Own+D",
@@ -57,8 +58,7 @@ export const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? ""
 export const commands = {
   add(command) {
     const { id } = command;
-    const keys = KEYS[id] ?? command.keys ?? "";
-    known.set(id, { when: () => true, group: GROUP_OF[id] ?? "page", ...command, keys });
+    known.set(id, { when: () => true, group: GROUP_OF[id] ?? "page", ...command, keys: KEYS[id] ?? "" });
   },
 
   remove(id) {

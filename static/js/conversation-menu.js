@@ -117,7 +117,7 @@ export function install(workspace) {
   const here = () => library.item(workspace.current.id);
   const when = () => Boolean(workspace.current?.id);
   const add = (command) => commands.add({ group: "conversations", when, ...command });
-  add({ id: "rename", title: gettext("Rename this chat"), icon: "pencil", keys: "F2", run: () => rename(here()) });
+  add({ id: "rename", title: gettext("Rename this chat"), icon: "pencil", run: () => rename(here()) });
   add({ id: "star", title: gettext("Star this chat, or take the star off"), icon: "star", run: () => star(here()) });
   add({ id: "tag", title: gettext("Tag this chat"), icon: "tag", run: () => workspace.editTags([here()]) });
   add({ id: "archive", title: gettext("Archive this chat, or take it back"), icon: "archive", run: () => archive(here()) });

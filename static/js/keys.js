@@ -47,13 +47,6 @@ export function install(workspace) {
       when: () => Boolean(beside(workspace, step)),
       run: () => visit(beside(workspace, step).id),
     });
-  // Where nothing else searches, the palette does.
-  commands.add({
-    id: "search",
-    title: gettext("Search conversations"),
-    icon: "search",
-    run: () => commands.run("palette"),
-  });
   commands.add({
     id: "write",
     title: gettext("Write a message"),

@@ -272,7 +272,6 @@ export function install(workspace) {
     id: "search",
     title: gettext("Search chats"),
     icon: "search",
-    keys: "/",
     run: () => {
       if (!sidebar.isOpen) sidebar.show(true, true);
       input.focus();
