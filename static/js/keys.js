@@ -4,7 +4,7 @@ import { enterBreaks } from "#octavo/box.js";
 import { commands } from "#octavo/commands.js";
 import { copy } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
-import { reveal } from "#octavo/reveal.js";
+import { visitHit } from "#octavo/reveal.js";
 import { installShell } from "#octavo/shell.js";
 import { toast } from "#octavo/toast.js";
 import { shown } from "#octavo/tree.js";
@@ -111,19 +111,16 @@ function beside({ session, current }, step) {
 
 /** The palette's source of conversations: what the list has, and what the server finds beyond it. */
 function conversationsOf(workspace) {
-  const { session, sidebar, visit } = workspace;
+  const { session, sidebar } = workspace;
   const entry = (item, hit = null) => ({
     id: item.id,
     label: item.title || gettext("Untitled"),
     icon: "message-square",
     // Where in its text, if it was not the title alone.
     detail: hit?.message?.snippet,
-    async run() {
+    run() {
       if (sidebar.isSheet) sidebar.show(false);
-      await visit(item.id);
-      if (!hit?.message || workspace.current?.id !== item.id) return;
-      const words = hit.message.snippet.filter((part) => part.marked).map((part) => part.text);
-      reveal(workspace, hit.message.message_id, words);
+      return visitHit(workspace, item.id, hit);
     },
   });
   return {

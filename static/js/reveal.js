@@ -6,6 +6,15 @@ import { leafThrough, shownAs } from "#octavo/tree.js";
 const SHOWN_MS = 6000;
 let timer;
 
+/** Show a conversation at what a search has found in it. `hit`: the search's; without one, or with its title alone, where it
+    opens by itself. */
+export async function visitHit(workspace, id, hit) {
+  await workspace.visit(id);
+  if (!hit?.message || workspace.current?.id !== id) return;
+  const words = hit.message.snippet.filter((part) => part.marked).map((part) => part.text);
+  reveal(workspace, hit.message.message_id, words);
+}
+
 /** `words`: as they stand in the text. Says whether the message is there; one of another branch brings that along. */
 export function reveal({ log, session, current }, messageId, words) {
   const message = current?.messages.find((one) => one.id === messageId);

@@ -8,7 +8,7 @@ import { byDay } from "#octavo/days.js";
 import { h, icon } from "#octavo/dom.js";
 import { fill, gettext, ngettext } from "#octavo/i18n.js";
 import { openMenu } from "#octavo/menu.js";
-import { reveal } from "#octavo/reveal.js";
+import { reveal, visitHit } from "#octavo/reveal.js";
 import { skeleton } from "#octavo/sidebar.js";
 
 const PAUSE_MS = 180;
@@ -255,14 +255,7 @@ export function install(workspace) {
     }
   });
 
-  workspace.openHit = async (id) => {
-    const hit = found?.items.find((item) => item.id === id)?.hit;
-    await workspace.visit(id);
-    if (!hit?.message || workspace.current?.id !== id) return;
-    const words = hit.message.snippet.filter((part) => part.marked).map((part) => part.text);
-    reveal(workspace, hit.message.message_id, words);
-  };
-  sidebar.open = (id) => workspace.openHit(id);
+  sidebar.open = (id) => visitHit(workspace, id, found?.items.find((item) => item.id === id)?.hit);
   workspace.on("shown", () => {
     const id = /^#message-([\w-]+)$/.exec(location.hash)?.[1];
     if (id) requestAnimationFrame(() => reveal(workspace, id, []));
