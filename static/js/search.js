@@ -26,7 +26,7 @@ export function install(workspace) {
   const chips = document.getElementById("search-chips");
   const status = document.getElementById("search-status");
   let wanted = { ...NOTHING };
-  let found = null; // {items, next, fetching, failed, late, wanted}
+  let found = null; // {items, next, fetching, failed, late, wanted, signal}
   let timer;
   let request = null;
 
@@ -55,30 +55,31 @@ export function install(workspace) {
 
   async function begin() {
     request = new AbortController();
-    const next = { items: [], next: "", wanted: { ...wanted }, fetching: true, failed: null, late: false };
+    const { signal } = request;
+    const next = { items: [], next: "", wanted: { ...wanted }, signal, fetching: true, failed: null, late: false };
     const late = setTimeout(() => {
       next.late = true;
       // Nothing of before is kept for long where it answers another question.
       found = next;
       show();
     }, found ? 600 : LATE_MS);
-    await fetchPart(next, request.signal);
+    await fetchPart(next);
     clearTimeout(late);
-    if (next.aborted) return;
+    if (signal.aborted) return;
     const first = found !== next;
     found = next;
     show(first);
     say();
   }
 
-  async function fetchPart(into, signal) {
+  async function fetchPart(into) {
     into.fetching = true;
     into.failed = null;
     const { text, ...filters } = into.wanted;
     const before = into.items.length;
     try {
       do {
-        const options = { cursor: into.next, signal };
+        const options = { cursor: into.next, signal: into.signal };
         const part = text ? await library.search(text, filters, options) : await library.list(filters, options);
         const items = text ? part.items.map((hit) => ({ ...hit.conversation, hit })) : part.items;
         const known = new Set(into.items.map((item) => item.id));
@@ -88,8 +89,7 @@ export function install(workspace) {
         if (found === into && into.late) sidebar.changed();
       } while (into.next && into.items.length - before < ENOUGH);
     } catch (error) {
-      if (error.name === "AbortError") into.aborted = true;
-      else into.failed = error;
+      if (!into.signal.aborted) into.failed = error;
     }
     into.fetching = false;
   }
@@ -125,9 +125,10 @@ export function install(workspace) {
       return byDay(items, undefined, "view ");
     },
     async more() {
-      if (!found?.next || found.fetching || found.failed) return;
+      // A search that another one is about to replace is not gone on with.
+      if (!found?.next || found.fetching || found.failed || found.signal.aborted) return;
       const into = found;
-      await fetchPart(into, request?.signal);
+      await fetchPart(into);
       if (found === into) sidebar.changed();
     },
     foot() {
