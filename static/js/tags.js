@@ -57,8 +57,6 @@ class Editor {
   constructor(library, items, known) {
     Object.assign(this, { library, items, known });
     const many = items.length > 1;
-    // Those that all of them have.
-    this.taken = (items[0].tags ?? []).filter((tag) => items.every((item) => (item.tags ?? []).some((one) => same(one, tag))));
     this.heading = many
       ? fill(ngettext("Tags of %(n)s chat", "Tags of %(n)s chats", items.length), { n: items.length })
       : fill(gettext("Tags of “%(title)s”"), { title: items[0].title || gettext("Untitled") });
@@ -82,8 +80,14 @@ class Editor {
     this.input.addEventListener("input", () => this.#draw());
   }
 
+  /** The tags that all of them have. */
+  get taken() {
+    const [first, ...others] = this.items.map((item) => item.tags ?? []);
+    return first.filter((tag) => others.every((tags) => tags.some((one) => same(one, tag))));
+  }
+
   open() {
-    this.dialog = openDialog({
+    openDialog({
       title: this.heading,
       body: [this.chips, h("div", { class: "field" }, this.form, this.error), this.offers],
     });
@@ -104,9 +108,6 @@ class Editor {
       this.error.hidden = false;
       return false;
     } finally {
-      this.taken = (this.items[0].tags ?? []).filter((tag) =>
-        this.items.every((item) => (item.tags ?? []).some((one) => same(one, tag))),
-      );
       this.#draw();
     }
   }
@@ -120,9 +121,10 @@ class Editor {
   }
 
   #draw() {
-    this.chips.hidden = !this.taken.length;
+    const { taken } = this;
+    this.chips.hidden = !taken.length;
     this.chips.replaceChildren(
-      ...this.taken.map((tag) => {
+      ...taken.map((tag) => {
         const off = h("button", { type: "button", "aria-label": fill(gettext("Take off %(tag)s"), { tag }) }, icon("x"));
         off.addEventListener("click", async () => {
           await this.#change({ remove_tags: [tag] });
@@ -131,7 +133,7 @@ class Editor {
         return h("li", { class: "tag" }, h("span", { dir: "auto", text: tag }), off);
       }),
     );
-    this.offers.replaceChildren(...suggested(this.known, this.input.value, this.taken).map((tag) => this.#offer(tag)));
+    this.offers.replaceChildren(...suggested(this.known, this.input.value, taken).map((tag) => this.#offer(tag)));
   }
 
   #offer(tag) {
