@@ -4,7 +4,7 @@
    one before the last (the second item of a loose list looks like a paragraph until its marker is complete). A fence
    at the margin that grows is not parsed again: what is added is looked at for its closing line. */
 
-import { closes, openFenceOf } from "#octavo/repair.js";
+import { closes, openFenceOf, withoutHalfDefinition } from "#octavo/repair.js";
 
 const OPEN = 2;
 
@@ -41,11 +41,14 @@ export class BlockCutter {
     this.blocks = [];
   }
 
-  /** The blocks of `text`, which usually is the last one and more. */
-  update(text) {
+  /** The blocks of `given`, which usually is the last text and more. `live`: a last line that may become a link's definition
+      waits for its end, unless it is code. */
+  update(given, live = false) {
+    this.restarted = false;
+    if (this.fence && given.startsWith(this.text) && this.#growsFence(given)) return this.blocks;
+    const text = live ? withoutHalfDefinition(given) : given;
     this.restarted = !text.startsWith(this.text);
     if (this.restarted) this.reset();
-    if (this.fence && this.#growsFence(text)) return this.blocks;
     this.text = text;
     // A lone \r at the end may be half of a line break.
     const tail = text.slice(this.openAt).replace(/\r$/, "");

@@ -13,7 +13,7 @@ import { drawFormulas, frameFormula, keepFormula } from "#octavo/formula.js";
 import { grammar } from "#octavo/grammar.js";
 import { gettext } from "#octavo/i18n.js";
 import { morph } from "#octavo/morph.js";
-import { repairSource, withoutHalfDefinition, withoutHalfFence } from "#octavo/repair.js";
+import { repairSource, withoutHalfFence } from "#octavo/repair.js";
 import { frameTable, keepTable } from "#octavo/table.js";
 
 const md = grammar();
@@ -67,7 +67,7 @@ export class MarkdownView {
   }
 
   update(text, live = false) {
-    const sources = this.cutter.update(live ? withoutHalfDefinition(text) : text);
+    const sources = this.cutter.update(text, live);
     const references = this.cutter.allReferences;
     const names = Object.entries(references)
       .map(([name, { href }]) => `${name} ${href}`)

@@ -198,6 +198,20 @@ test("code that grows at the margin is not parsed again, and is what it would be
   assert.deepEqual(cutter.update(text), new BlockCutter(md).update(text));
 });
 
+test("a bracket that begins a line of code waits for nothing, and one that may begin a link's definition does", () => {
+  const cutter = new BlockCutter(md);
+  const head = "Text.\n\n```json\n";
+  const text = `${head}{\n  [1, 2`;
+  for (let at = head.length + 1; at <= text.length; at += 1) {
+    cutter.update(text.slice(0, at), true);
+    assert.ok(!cutter.restarted, text.slice(0, at));
+    assert.equal(cutter.code, text.slice(head.length, at));
+  }
+  const closed = `${text}\n\`\`\`\n`;
+  assert.equal(cutter.update(`${closed}[ref`, true).join(""), closed);
+  assert.equal(cutter.update(`${closed}[ref`).join(""), `${closed}[ref`);
+});
+
 test("an open fence at the margin is known by its first line", () => {
   for (const text of ["```js\nlet a", "````\n```\n", "~~~\n```\n~~"]) assert.ok(openFenceOf(text), text);
   for (const text of ["```js", "```js\na\n```", "```js\na\n```\nmore", "text\n```js\na", "~~~\na\n~~~~", "```a`b\n"])
