@@ -1,10 +1,11 @@
 /* One box that finds what can be done and what can be opened: commands, and what the page's sources have.
 
    A source is {title, entries(), search(query, signal)}: `entries()` are known at once, `search` asks the server and may be
-   left out; an entry is {id, label, icon, run, keys, detail}, the last [{text, marked}]. Without a query it shows what was used or opened last. A
-   combobox with a list, as the ARIA patterns have it: the focus stays in the box, arrows move a mark in the list. */
+   left out; an entry is {id, label, icon, run, keys, detail}, the last [{text, marked}]. Without a query it shows what was
+   used or opened last. A combobox with a list, as the ARIA patterns have it: the focus stays in the box, arrows move a mark in
+   the list. */
 
-import { commands, placeOf, wordsOf } from "#octavo/commands.js";
+import { KEYS, commands, matches, placeOf, wordsOf } from "#octavo/commands.js";
 import { h, icon } from "#octavo/dom.js";
 import { fuzzy } from "#octavo/fuzzy.js";
 import { fill, gettext, ngettext } from "#octavo/i18n.js";
@@ -64,10 +65,9 @@ class Palette {
     dialog.addEventListener("pointerdown", (event) => event.target === dialog && dialog.close());
     dialog.addEventListener("keydown", (event) => {
       // The key that opened it closes it.
-      if (commands.get("palette") && event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.shiftKey) {
-        event.preventDefault();
-        dialog.close();
-      }
+      if (!matches(KEYS.palette, event)) return;
+      event.preventDefault();
+      dialog.close();
     });
     dialog.addEventListener("close", () => {
       this.searching?.abort();
