@@ -38,10 +38,8 @@ export function frameFormula(element, { tex, display, open }) {
 /** For morph: a formula whose source has not changed is the one that stands there. */
 export function keepFormula(old, next) {
   if (!old.classList.contains("math") || !next.classList.contains("math")) return undefined;
-  return ["tex", "open"].every((name) => old.dataset[name] === next.dataset[name]) &&
-    old.classList.contains("display") === next.classList.contains("display")
-    ? true
-    : false;
+  const alike = ["tex", "open"].every((name) => old.dataset[name] === next.dataset[name]);
+  return alike && old.classList.contains("display") === next.classList.contains("display");
 }
 
 /** Draw what is not yet drawn under `root`. */
@@ -49,7 +47,7 @@ export function drawFormulas(root) {
   const waiting = root.querySelectorAll(".math:not(.ready, .failed, [data-open])");
   if (waiting.length === 0) return;
   if (temml) for (const element of waiting) draw(element);
-  else load().then(() => temml && root.isConnected !== undefined && drawFormulas(root));
+  else load().then(() => temml && drawFormulas(root));
 }
 
 function draw(element) {
