@@ -27,7 +27,7 @@ def to_the_right(page: Page) -> None:
 def test_a_reader_chooses_german_and_all_that_they_see_is_german_on_every_device(
     chat: Chat, context: BrowserContext, product: Stack, picture: Picture
 ) -> None:
-    """Issue 8, 7: login page, chat with its scripts, administration, another tab, other languages, from the right."""
+    """The login page, chat with its scripts, administration, another tab, other languages, from the right."""
     page = chat.page
     page.goto("/accounts/login/")
     page.get_by_role("button", name="Deutsch").click()
