@@ -15,6 +15,22 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
+/** A function that does `work` with the next frame, however often it is called until then. */
+export function onceAFrame(work) {
+  let waiting = false;
+  const now = () => {
+    waiting = false;
+    work();
+  };
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    // A hidden tab has no frames; its page still has to be right.
+    if (document.hidden) setTimeout(now, 100);
+    else requestAnimationFrame(now);
+  };
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 let sprite = "";
 

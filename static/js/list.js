@@ -4,7 +4,7 @@
    by the id of their conversation and changed where they are; scrolling draws those that come into sight. There are two
    heights of rows, so the place of each is known without drawing it. */
 
-import { h, icon } from "#octavo/dom.js";
+import { h, icon, onceAFrame } from "#octavo/dom.js";
 import { exactTime } from "#octavo/format.js";
 import { fill, gettext } from "#octavo/i18n.js";
 
@@ -21,6 +21,7 @@ export class ConversationList {
     this.heights = { ...GUESS_PX };
     this.active = null; // the row that Tab leads to
     this.foot = h("div", { class: "list-foot" });
+    this.later = onceAFrame(() => this.draw());
     place.replaceChildren(this.foot);
     place.addEventListener("scroll", () => this.later(), { passive: true });
     place.addEventListener("focusin", (event) => this.#focused(event));
@@ -30,19 +31,6 @@ export class ConversationList {
   show(groups) {
     this.groups = groups;
     this.draw();
-  }
-
-  /** Something about items has changed: draw with the next frame, however often it is said. */
-  later() {
-    if (this.waiting) return;
-    this.waiting = true;
-    const draw = () => {
-      this.waiting = false;
-      this.draw();
-    };
-    // A hidden tab has no frames; its page still has to be right.
-    if (document.hidden) setTimeout(draw, 100);
-    else requestAnimationFrame(draw);
   }
 
   draw() {

@@ -4,7 +4,7 @@
    `view` is what stands in the list's place: {groups(): groups of list.js, more(), foot(): elements}; null: the list. */
 
 import { grouped, untilMidnight } from "#octavo/days.js";
-import { h } from "#octavo/dom.js";
+import { h, onceAFrame } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
 import { ConversationList } from "#octavo/list.js";
 import { Sheet } from "#octavo/sheet.js";
@@ -22,6 +22,7 @@ export class Sidebar extends Sheet {
     this.selected = null; // a Set of ids while several are chosen
     this.unread = () => false; // (id) => whether its answer has not been looked at
     this.seen = () => {}; // told what the list says: (items, currentId)
+    this.changed = onceAFrame(() => this.#draw());
     this.list = new ConversationList({
       place: list,
       base,
@@ -47,18 +48,6 @@ export class Sidebar extends Sheet {
     this.drawn = true;
     if (first) this.#draw();
     else this.changed();
-  }
-
-  /** Draw again with the next frame. */
-  changed() {
-    if (this.waiting) return;
-    this.waiting = true;
-    const draw = () => {
-      this.waiting = false;
-      this.#draw();
-    };
-    if (document.hidden) setTimeout(draw, 100);
-    else requestAnimationFrame(draw);
   }
 
   /** Show something else in the list's place, from its top; null: the list, where it was. */
