@@ -9,6 +9,7 @@ import { cleanColours } from "#octavo/clean.js";
 import { copyButton, h, icon } from "#octavo/dom.js";
 import { fill, gettext, ngettext } from "#octavo/i18n.js";
 import { morph } from "#octavo/morph.js";
+import { keep, recall } from "#octavo/settings.js";
 
 // Longer code than this is coloured only at its end, or not at all.
 const LIVE_LIMIT = 20_000;
@@ -241,13 +242,7 @@ function setFolded(frame, state, folded) {
 
 const text = (source) => source.replace(/\n$/, "");
 
-function wraps() {
-  try {
-    return localStorage.getItem(WRAP) === "1";
-  } catch {
-    return false;
-  }
-}
+const wraps = () => recall(WRAP) === "1";
 
 function applyWrap(on) {
   document.documentElement.toggleAttribute("data-wrap", on);
@@ -257,11 +252,7 @@ function applyWrap(on) {
 /** All blocks at once; the one whose button was pressed stays where it is. */
 function setWrap(button) {
   const on = button.getAttribute("aria-pressed") !== "true";
-  try {
-    localStorage.setItem(WRAP, on ? "1" : "0");
-  } catch {
-    // It holds for this page then.
-  }
+  keep(WRAP, on ? "1" : "0");
   button.dispatchEvent(new CustomEvent("reading", { bubbles: true }));
   const before = button.getBoundingClientRect().top;
   applyWrap(on);

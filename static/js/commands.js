@@ -5,6 +5,7 @@
    `run` the browser does it by itself. The newest with an id replaces the one before. */
 
 import { gettext, pgettext } from "#octavo/i18n.js";
+import { onUnlessOff } from "#octavo/settings.js";
 
 /** Which keys start what, all in one place, so that no two meet.
 
@@ -52,7 +53,6 @@ const GROUP_OF = {
 };
 
 const known = new Map();
-const SINGLE = "octavo:single-keys";
 export const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? "");
 
 export const commands = {
@@ -82,22 +82,7 @@ export const commands = {
 };
 
 /** Whether keys of a single character start something; kept per browser. */
-export const singleKeys = {
-  get on() {
-    try {
-      return localStorage.getItem(SINGLE) !== "off";
-    } catch {
-      return true;
-    }
-  },
-  set on(wanted) {
-    try {
-      localStorage.setItem(SINGLE, wanted ? "on" : "off");
-    } catch {
-      // Switched off: they stay on.
-    }
-  },
-};
+export const singleKeys = onUnlessOff("octavo:single-keys");
 
 // --- keys in words -------------------------------------------------------------------------------------------------
 

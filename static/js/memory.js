@@ -7,6 +7,7 @@ import { commands } from "#octavo/commands.js";
 import { h } from "#octavo/dom.js";
 import { count } from "#octavo/format.js";
 import { fill, gettext } from "#octavo/i18n.js";
+import { keep, recall } from "#octavo/settings.js";
 
 const KEY = "octavo:memory";
 // As long as this nobody needs to be told that something is on its way.
@@ -44,7 +45,7 @@ class Drawer {
     $("assistants")?.addEventListener("change", () => queueMicrotask(() => this.#follow()));
     // Nobody looks at a page that is hidden.
     document.addEventListener("visibilitychange", () => (document.hidden ? this.#leave() : this.#follow()));
-    if (remembered()) this.show(true);
+    if (recall(KEY) === "open") this.show(true);
   }
 
   #close() {
@@ -55,7 +56,7 @@ class Drawer {
   async show(visible, remember = false) {
     this.drawer.hidden = !visible;
     this.toggle.setAttribute("aria-expanded", String(visible));
-    if (remember) keep(visible);
+    if (remember) keep(KEY, visible ? "open" : null);
     if (!visible) return this.#leave();
     if (!this.board) {
       const [{ MemoryBoard }, cells] = await Promise.all([
@@ -202,21 +203,4 @@ class Drawer {
 /** Only what differs is written: a screen reader says what a status changes to, not what it stays. */
 function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
-}
-
-function remembered() {
-  try {
-    return localStorage.getItem(KEY) === "open";
-  } catch {
-    return false;
-  }
-}
-
-function keep(visible) {
-  try {
-    if (visible) localStorage.setItem(KEY, "open");
-    else localStorage.removeItem(KEY);
-  } catch {
-    // It holds for this page, then.
-  }
 }

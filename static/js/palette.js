@@ -9,6 +9,7 @@ import { KEYS, commands, matches, placeOf, wordsOf } from "#octavo/commands.js";
 import { h, icon } from "#octavo/dom.js";
 import { fuzzy } from "#octavo/fuzzy.js";
 import { fill, gettext, ngettext } from "#octavo/i18n.js";
+import { keep, recall } from "#octavo/settings.js";
 
 const SEARCH_AFTER_MS = 150;
 const MOST_SHOWN = 40;
@@ -268,20 +269,10 @@ function pieces(text, marks) {
 
 // --- what was used last --------------------------------------------------------------------------------------------
 
-function lastUsed() {
-  try {
-    return JSON.parse(localStorage.getItem(RECENT) ?? "[]");
-  } catch {
-    return [];
-  }
-}
+const lastUsed = () => JSON.parse(recall(RECENT) ?? "[]");
 
 function used(command) {
-  try {
-    const others = lastUsed().filter((id) => id !== command.id);
-    localStorage.setItem(RECENT, JSON.stringify([command.id, ...others].slice(0, MOST_RECENT)));
-  } catch {
-    // Switched off: the order stays.
-  }
+  const others = lastUsed().filter((id) => id !== command.id);
+  keep(RECENT, JSON.stringify([command.id, ...others].slice(0, MOST_RECENT)));
   commands.run(command.id);
 }

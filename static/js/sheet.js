@@ -2,6 +2,8 @@
 
    A sheet takes the focus, and the page behind it is inert until it is gone: by Escape, a touch beside it, or a swipe. */
 
+import { keep, recall } from "#octavo/settings.js";
+
 const PHONE = "(width < 48rem)";
 const KEY = "octavo:sidebar";
 // A swipe is so long, and so much more along the line than across it.
@@ -45,12 +47,7 @@ export class Sheet {
       requestAnimationFrame(() => requestAnimationFrame(() => this.sidebar.querySelector("a, button")?.focus({ preventScroll: true })));
     // What is hidden cannot keep the focus.
     else if (!visible && held) this.toggles[0]?.focus({ preventScroll: true });
-    if (!remember || this.isSheet) return;
-    try {
-      localStorage.setItem(KEY, visible ? "open" : "closed");
-    } catch {
-      // It holds for this page, then.
-    }
+    if (remember && !this.isSheet) keep(KEY, visible ? "open" : "closed");
   }
 
   /** Towards the end of the line opens, towards its start closes; what scrolls sideways itself keeps its swipes. */
@@ -82,13 +79,7 @@ export class Sheet {
   }
 
   #restore() {
-    let kept = null;
-    try {
-      kept = localStorage.getItem(KEY);
-    } catch {
-      // Storage is switched off: open on wide screens.
-    }
-    this.show(!this.isSheet && kept !== "closed");
+    this.show(!this.isSheet && recall(KEY) !== "closed");
   }
 }
 

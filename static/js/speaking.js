@@ -1,20 +1,5 @@
 /* Whether screen readers hear answers while they come; kept per browser. Nobody else notices. */
 
-const KEY = "octavo:speak";
+import { onUnlessOff } from "#octavo/settings.js";
 
-export const speaking = {
-  get on() {
-    try {
-      return localStorage.getItem(KEY) !== "off";
-    } catch {
-      return true;
-    }
-  },
-  set on(wanted) {
-    try {
-      localStorage.setItem(KEY, wanted ? "on" : "off");
-    } catch {
-      // Storage is switched off: it stays as it is.
-    }
-  },
-};
+export const speaking = onUnlessOff("octavo:speak");
