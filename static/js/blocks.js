@@ -52,7 +52,8 @@ export class BlockCutter {
     this.text = text;
     // A lone \r at the end may be half of a line break.
     const tail = text.slice(this.openAt).replace(/\r$/, "");
-    const env = { references: { ...this.references } };
+    // Live, a formula is open until its end comes: what looks like other blocks in it cannot close what stands before it.
+    const env = { references: { ...this.references }, live };
     const blocks = cut(this.md, tail, env);
     const closing = blocks.slice(0, -OPEN);
     if (closing.length && !tail.includes("\r")) {

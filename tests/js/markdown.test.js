@@ -212,6 +212,14 @@ test("a bracket that begins a line of code waits for nothing, and one that may b
   assert.equal(cutter.update(`${closed}[ref`).join(""), `${closed}[ref`);
 });
 
+test("a formula in which other blocks seem to begin is one block, however it comes", () => {
+  const text = "Text.\n\n$$\na\n- b\n```\nc\n```\n# d\n$$\n\nEnd.";
+  const cutter = new BlockCutter(md);
+  for (let at = 1; at <= text.length; at += 1) cutter.update(text.slice(0, at), true);
+  assert.deepEqual(cutter.update(text), new BlockCutter(md).update(text));
+  assert.equal(cutter.blocks.length, 3);
+});
+
 test("an open fence at the margin is known by its first line", () => {
   for (const text of ["```js\nlet a", "````\n```\n", "~~~\n```\n~~"]) assert.ok(openFenceOf(text), text);
   for (const text of ["```js", "```js\na\n```", "```js\na\n```\nmore", "text\n```js\na", "~~~\na\n~~~~", "```a`b\n"])
