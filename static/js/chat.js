@@ -142,7 +142,6 @@ const workspace = {
   },
   visit,
   redraw,
-  update,
   on(name, listener) {
     listeners.push({ name, listener });
   },

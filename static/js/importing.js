@@ -258,7 +258,7 @@ class ImportDialog {
     button.disabled = true;
     try {
       const { conversation_ids: gone, kept } = await call("DELETE", `${this.address}/${id}`);
-      this.#forget(new Set(gone));
+      this.#forget(gone);
       if (this.latest?.id === id) this.latest = null;
       const words = fill(ngettext("%(n)s imported chat is deleted.", "%(n)s imported chats are deleted.", gone.length), { n: count(gone.length) });
       const stay = kept ? ` ${fill(ngettext("%(n)s that you went on with stays.", "%(n)s that you went on with stay.", kept), { n: count(kept) })}` : "";
@@ -271,11 +271,9 @@ class ImportDialog {
   }
 
   #forget(gone) {
-    const { session } = this.workspace;
-    session.list = session.list.filter((item) => !gone.has(item.id));
-    for (const id of gone) session.loaded.delete(id);
+    const { session, current, visit } = this.workspace;
+    if (gone.includes(current?.id)) visit(null);
+    for (const id of gone) session.forget(id);
     session.refreshList().catch(() => {});
-    if (gone.has(this.workspace.current?.id)) this.workspace.visit(null);
-    else this.workspace.update();
   }
 }
