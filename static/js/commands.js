@@ -159,7 +159,8 @@ export function pressed(event) {
   // 229: an input method has taken it, which not every browser says by isComposing.
   if (event.defaultPrevented || event.isComposing || event.keyCode === 229) return false;
   if (globalThis.document?.querySelector("dialog:modal")) return false;
-  const command = commands.list().find((one) => one.keys && one.run && matches(one.keys, event));
+  // Whether it can be done now is asked of what these keys are for alone: it may be dear, and people type.
+  const command = commands.all().find((one) => one.keys && one.run && matches(one.keys, event) && one.when());
   if (!command) return false;
   event.preventDefault();
   // A key that is held down would do it again and again.

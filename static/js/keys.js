@@ -10,7 +10,7 @@ import { toast } from "#octavo/toast.js";
 import { shown } from "#octavo/tree.js";
 
 /** The last block of code in a text of markdown, or null. */
-export function lastCode(markdown) {
+function lastCode(markdown) {
   const blocks = [...markdown.matchAll(/^ {0,3}(`{3,}|~{3,})[^\n]*\n([\s\S]*?)(?:^ {0,3}\1[`~]*[ \t]*$|$(?![\s\S]))/gm)];
   return blocks.at(-1)?.[2].replace(/\n$/, "") ?? null;
 }
@@ -20,7 +20,13 @@ export function install(workspace) {
   const messages = () => (workspace.current ? shown(workspace.current) : []);
   const answers = () => messages().filter((message) => message.role === "assistant" && message.text);
   const lastAnswer = () => answers().at(-1)?.text;
-  const code = () => answers().map((message) => lastCode(message.text)).findLast((found) => found !== null);
+  const code = () => {
+    for (const message of answers().reverse()) {
+      const found = lastCode(message.text);
+      if (found !== null) return found;
+    }
+    return null;
+  };
 
   installShell({ sheet: sidebar, sources: [conversationsOf(workspace)] });
 
@@ -88,7 +94,7 @@ export function install(workspace) {
     title: gettext("Copy the last block of code"),
     icon: "copy",
     group: "chat",
-    when: () => code() != null,
+    when: () => code() !== null,
     run: () => copied(code(), gettext("The last block of code is copied.")),
   });
 }

@@ -84,6 +84,12 @@ test("what cannot be done now is listed nowhere and started by nothing", () => {
   commands.remove("stop");
 });
 
+test("what other keys are for is not asked whether it can be done", () => {
+  commands.add({ id: "copy-code", title: "Copy", when: () => assert.fail(), run: () => {} });
+  assert.ok(!pressed(key("x", { target: FIELD })));
+  commands.remove("copy-code");
+});
+
 test("no two commands have the same keys, and none has those of browsers", () => {
   const all = Object.values(KEYS);
   assert.equal(new Set(all).size, all.length);
