@@ -2,7 +2,7 @@
    language: the colour says whose, its strength how many hold it, a dot is pinned, a lighter rest is not filled yet,
    stripes lie in host memory, an outline holds nothing. */
 
-export const SIZES = [14, 12, 10, 8, 7, 6];
+const SIZES = [14, 12, 10, 8, 7, 6];
 export const GAP = 2;
 
 /** The largest cells with which `total` of them, `width` pixels in a row, become no taller than `tallest`. */

@@ -53,7 +53,7 @@ const GROUP_OF = {
 };
 
 const known = new Map();
-export const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? "");
+const isMac = /Mac|iPhone|iPad/.test(globalThis.navigator?.platform ?? "");
 
 export const commands = {
   add(command) {

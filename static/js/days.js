@@ -7,7 +7,7 @@ const known = new WeakMap(); // item -> {at: its updated_at, ms}
 let months = { language: "", names: new Map() };
 
 /** When an item was changed last, in ms. */
-export function changedAt(item) {
+function changedAt(item) {
   const found = known.get(item);
   if (found?.at === item.updated_at) return found.ms;
   const ms = Date.parse(item.updated_at) || 0;

@@ -40,7 +40,7 @@ export function openMenu(anchor, entries) {
   menu.querySelector(".item")?.focus();
 }
 
-export function closeMenu() {
+function closeMenu() {
   if (open?.menu.matches(":popover-open")) open.menu.hidePopover();
 }
 
