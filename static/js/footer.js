@@ -6,7 +6,7 @@ import { fill, gettext } from "#octavo/i18n.js";
 import { placeOf } from "#octavo/tree.js";
 
 export class Footer {
-  /** `acts`: what its buttons do; `makers`: functions that give further elements for a message, or null. */
+  /** `acts`: what its buttons do, none for a message that is only read; `makers`: functions that give further elements for a message, or null. */
   constructor(message, { acts, makers, edit, text }) {
     Object.assign(this, { message, acts, makers, showing: text });
     this.figures = h("span", { class: "figures" });
@@ -24,7 +24,7 @@ export class Footer {
     this.element = h(
       "footer",
       {},
-      h("span", { class: "buttons" }, this.copy, this.quote, this.own, this.actions),
+      h("span", { class: "buttons" }, this.copy, ...(acts ? [this.quote, this.own] : []), this.actions),
       this.branch.element,
       this.time,
       this.figures,

@@ -29,10 +29,10 @@ export function plainMessage(message, { name }) {
 }
 
 export class MessageView {
-  /** `name`: who answers; `acts`: what can be done with it (answering.js); `limit`: how many tokens the team's answers may
+  /** `name`: who answers; `acts`: what can be done with it (answering.js), nothing to be only read; `limit`: how many tokens the team's answers may
       have; `showFile(file)` opens one of a question's. `actions`: functions that give an element for the footer of a
       message, or null; asked again when it changes. */
-  constructor(message, { name, acts, limit, showFile, actions }) {
+  constructor(message, { name, acts, limit, showFile, actions = [] }) {
     Object.assign(this, { message, acts, limit });
     const isUser = message.role === "user";
     this.text = h("div", { class: isUser ? "text plain" : "text markdown" });
@@ -138,7 +138,7 @@ export class MessageView {
     if (!notice || key === this.noticed) return;
     this.noticed = key;
     this.notice.className = `notice ${notice.kind}`;
-    const buttons = notice.ways.map((way) =>
+    const buttons = (this.acts ? notice.ways : []).map((way) =>
       h("button", { type: "button", class: "button small", onclick: () => this.acts[way](this.message) }, NAMES[way]()),
     );
     this.notice.replaceChildren(

@@ -8,6 +8,7 @@ import { gettext } from "#octavo/i18n.js";
 import { MessageView } from "#octavo/message.js";
 import { Octavo } from "#octavo/octavo.js";
 import { inWords } from "#octavo/refusals.js";
+import { Turn } from "#octavo/tree.js";
 
 const LONGEST_ANSWER = 512;
 
@@ -41,7 +42,7 @@ export class Trial {
   }
 
   get answer() {
-    const last = this.views.at(-1)?.message;
+    const last = this.views.at(-1)?.message.last;
     return last && LIVE.has(last.status) ? last : null;
   }
 
@@ -59,7 +60,7 @@ export class Trial {
       last_seq: -1,
       status: "sending",
     };
-    this.#add(answer);
+    this.#add(new Turn(answer));
     this.input.value = "";
     this.#update();
     try {
@@ -68,7 +69,7 @@ export class Trial {
       if (answer !== this.answer) return;
       const input = this.views
         .map(({ message }) => message)
-        .filter((message) => message !== answer && message.text && message.status !== "failed")
+        .filter((message) => message.last !== answer && message.text && message.status !== "failed")
         .map(({ role, text }) => ({ role, content: text }));
       const fail = (error) => this.#fail(answer, error);
       this.response = this.octavo.respond(
@@ -105,7 +106,7 @@ export class Trial {
   }
 
   #add(message) {
-    const view = new MessageView(message, { name: this.name, retry: () => {} });
+    const view = new MessageView(message, { name: this.name });
     this.views.push(view);
     if (this.hint.isConnected) this.hint.remove();
     this.talk.append(view.element);

@@ -3,6 +3,7 @@
    Promises: figures are those of the text as it stands, never of an older one; a draft that somebody else has changed is
    not overwritten before the reader has said so; the side chat answers under exactly the text that stands there. */
 
+import { call } from "#octavo/calls.js";
 import { useSprite } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
 import { measurePanel } from "#octavo/prompt-measure.js";
@@ -13,21 +14,6 @@ const SAVE_AFTER_MS = 1500;
 const page = JSON.parse(document.querySelector("#editor").textContent);
 useSprite(page.icons);
 const form = document.querySelector("#draft");
-
-/** The product's API with the session; throws {status, code, message} of what it refuses. */
-async function call(method, path, body) {
-  const reply = await fetch(`${page.api}${path}`, {
-    method,
-    headers: {
-      "Content-Type": "application/json",
-      "X-CSRFToken": document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "",
-    },
-    body: body === undefined ? undefined : JSON.stringify(body),
-  });
-  const answer = await reply.json().catch(() => null);
-  if (!reply.ok) throw { status: reply.status, message: gettext("The server did not answer as expected."), ...answer?.error };
-  return answer;
-}
 
 /** The working draft as this page has it. `id` is what the side chat tries: the draft, or the published version. */
 class Draft {
@@ -75,7 +61,7 @@ class Draft {
     const text = this.text.value;
     this.note.textContent = gettext("saving…");
     try {
-      const saved = await call("PUT", `/${page.assistant}/draft`, { text, revision: Number(this.revision.value) });
+      const saved = await call("PUT", `${page.api}/${page.assistant}/draft`, { text, revision: Number(this.revision.value) });
       this.stored = text;
       this.id = saved.id;
       this.revision.value = saved.revision;
@@ -124,7 +110,7 @@ class Draft {
 
 if (form) {
   const draft = new Draft();
-  const panel = measurePanel(document.querySelector("#measure"), (text) => call("POST", "/measure", { text }));
+  const panel = measurePanel(document.querySelector("#measure"), (text) => call("POST", `${page.api}/measure`, { text }));
   panel(form.elements.text.value, true);
   form.elements.text.addEventListener("input", () => panel(form.elements.text.value));
   // Enter in the reason means the button that the reason is for.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def test_a_page_of_another_origin_asks_and_stops_without_seeing_the_key(
     page.get_by_label("Question").fill("Say hello.")
     page.get_by_role("button", name="Ask").click()
     expect(page.locator("#answer")).not_to_have_text("", timeout=30_000)
-    expect(page.locator("#state")).to_have_text("completed", timeout=60_000)
+    expect(page.locator("#state")).to_have_text(re.compile("^(completed|incomplete)$"), timeout=60_000)
     picture(page)
     assert set(sockets) == {f"{product.ws_url}/ws/v1"}
     # Whoever is not of this website gets no ticket.

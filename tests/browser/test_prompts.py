@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from tests.browser.conftest import Chat
 
@@ -20,6 +20,12 @@ def figure(page: Page, name: str) -> int:
 
 def measured(page: Page) -> None:
     page.locator("#measure[data-state=exact]").wait_for()
+
+
+def conversations(page: Page, slug: str) -> list[str]:
+    path = f"/api/t/{slug}/conversations"
+    listed = page.evaluate("async (path) => (await (await fetch(path)).json()).items", path)
+    return [one["id"] for one in listed]
 
 
 def answered(page: Page) -> str:
@@ -52,12 +58,12 @@ def test_an_admin_edits_tries_publishes_compares_and_rolls_back(chat: Chat, pict
     expect(page.locator("#saved")).to_have_text("saved just now")
     expect(page.get_by_role("link", name="See changes")).to_be_visible()
 
+    kept = conversations(page, slug)
     page.get_by_label("Message to the draft").fill("ahoy")
     page.get_by_label("Message to the draft").press("Enter")
     assert answered(page) in ("completed", "incomplete")
     picture(page, "-tried")
-    listed = page.evaluate("async (path) => (await (await fetch(path)).json()).items", f"/api/t/{slug}/conversations")
-    assert listed == [], "nothing of a trial is kept"
+    assert conversations(page, slug) == kept, "nothing of a trial is kept"
 
     page.get_by_label("Why this change?").fill("Seafarers ask")
     page.get_by_role("button", name="Publish version 2").click()
@@ -87,6 +93,28 @@ def test_an_admin_edits_tries_publishes_compares_and_rolls_back(chat: Chat, pict
     page.get_by_role("link", name="Audit log").click()
     for action in ("Began a draft of a prompt", "Published a prompt", "Rolled a prompt back"):
         expect(page.get_by_role("row").filter(has_text=action).first).to_be_visible()
+
+
+def test_a_trial_that_is_cut_says_where_and_offers_only_what_can_be_done(
+    chat: Chat, picture: Callable[..., None]
+) -> None:
+    page, slug = chat.page, chat.team["slug"]
+
+    def shorter(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        socket.on_message(lambda frame: server.send(frame.replace('"max_tokens":512', '"max_tokens":3')))  # type: ignore[arg-type,type-var]
+
+    page.route_web_socket("**/ws/ui**", shorter)
+    chat.log_in(f"/t/{slug}/admin/prompts", chat.team["admin"])
+    page.get_by_role("link", name="Assistant", exact=True).click()
+    page.get_by_label("Message to the draft").fill("Tell me a long story about the sea.")
+    page.get_by_label("Message to the draft").press("Enter")
+    assert answered(page) == "incomplete"
+    answer = page.locator("#talk .message.assistant")
+    expect(answer.locator(".notice")).to_have_text("The answer was cut at 3 tokens, its limit.")
+    answer.hover()
+    assert [one.get_attribute("data-action") for one in answer.locator("button:visible").all()] == ["copy"]
+    picture(page)
 
 
 def test_two_editors_at_once_and_a_new_assistant_in_the_chat(
