@@ -66,8 +66,9 @@ const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 if (zone) document.cookie = `zone=${zone}; path=/; max-age=31536000; samesite=lax`;
 
 document.addEventListener("click", (event) => {
-  const opener = event.target.closest("[data-opens]");
-  if (opener) document.getElementById(opener.dataset.opens)?.showModal();
+  // Browsers of 2025 and later open it themselves, before this module has come, too.
+  const opener = event.target.closest("[command='show-modal']");
+  if (opener && !("command" in opener)) document.getElementById(opener.getAttribute("commandfor"))?.showModal();
   if (event.target.closest("[data-closes]")) event.target.closest("dialog")?.close();
   const copier = event.target.closest("[data-copies]");
   if (copier) copyFor(copier);

@@ -148,7 +148,7 @@ class Checked:
         ):
             self.found.append(f"{path}: a list with bullets in the sidebar")
         self.look(path, narrow=bool(NARROW.search(path)))
-        for opener in self.page.locator("[data-opens]:visible").all():
+        for opener in self.page.locator("[command=show-modal]:visible").all():
             opener.click()
             self.look(f"{path}, {opener.inner_text().strip()}")
             self.page.keyboard.press("Escape")

@@ -107,6 +107,7 @@ def test_a_trial_that_is_cut_says_where_and_offers_only_what_can_be_done(
     page.route_web_socket("**/ws/ui**", shorter)
     chat.log_in(f"/t/{slug}/admin/prompts", chat.team["admin"])
     page.get_by_role("link", name="Assistant", exact=True).click()
+    measured(page)
     page.get_by_label("Message to the draft").fill("Tell me a long story about the sea.")
     page.get_by_label("Message to the draft").press("Enter")
     assert answered(page) == "incomplete"
