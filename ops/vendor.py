@@ -20,9 +20,11 @@ FILES = {
     "purify.mjs": "dompurify/dist/purify.es.mjs",
     "highlight.mjs": "@highlightjs/cdn-assets/es/highlight.min.js",
     "temml.mjs": "temml/dist/temml.min.js",
+    "uplot.mjs": "uplot/dist/uPlot.iife.min.js",
+    "uplot.css": "uplot/dist/uPlot.min.css",
 }
-# The package's only minified file is a plain script that declares one name: a third of its module's size.
-EXPORTS = {"temml.mjs": "export default temml;"}
+# The packages' only minified files are plain scripts that declare one name: less than half of their modules' size.
+EXPORTS = {"temml.mjs": "export default temml;", "uplot.mjs": "export default uPlot;"}
 
 ICONS = (
     "archive", "archive-restore", "arrow-down", "arrow-left", "arrow-right", "arrow-up", "book-open",
