@@ -112,6 +112,10 @@ def occupancy_key(worker: str) -> str:
     return f"octavo:occupancy:{worker}"
 
 
+def line_key(worker: str) -> str:
+    return f"octavo:line:{worker}"
+
+
 def watches_key(model: str) -> str:
     """Sorted set: the chats whose memory somebody looks at (`Watch.member`, the tenant in it), scored by when the look
     ends unless it is renewed."""

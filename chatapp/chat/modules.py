@@ -14,6 +14,7 @@ LIBRARIES = {
     "dompurify": "vendor/purify.mjs",
     "highlight.js": "vendor/highlight.mjs",
     "temml": "vendor/temml.mjs",
+    "uplot": "vendor/uplot.mjs",
 }
 SOURCES = {path.name: path for path in sorted(FOLDER.glob("*.js"))}
 MODULES = list(SOURCES)
