@@ -133,7 +133,8 @@ async def test_several_looks_are_answered_each(wire: Wire, serve: Serve) -> None
     watches = [Watch("t", f"c{number}", "") for number in range(40)]
     for watch in watches:
         look(wire, watch)
-    await until(lambda: all(said(wire, watch) for watch in watches))
+    heard = await until(lambda: all(found := [said(wire, watch) for watch in watches]) and found)
+    assert [[memory.state for memory in each.values()] for each in heard] == [["new"]] * 40
 
 
 def test_a_deleted_tenants_looks_and_what_was_said_of_its_chats_are_found_and_removed(wire: Wire) -> None:
