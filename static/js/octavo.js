@@ -140,9 +140,9 @@ export function end(answer, frame) {
     once. */
 export class Connection {
   /** `url` is an address; `protocols` may give, or promise, subprotocols for each attempt.
-      `onFrame(frame)`, `onState("connecting" | "open" | "waiting" | "ended", code)`. */
-  constructor(url, { onFrame, onState, protocols = null, WebSocketClass = globalThis.WebSocket }) {
-    Object.assign(this, { url, onFrame, onState, protocols, WebSocketClass });
+      `onFrame(frame)`, `onState("connecting" | "open" | "waiting" | "ended", code)`; `onBytes(buffer)`: of binary ones. */
+  constructor(url, { onFrame, onState, onBytes = () => {}, protocols = null, WebSocketClass = globalThis.WebSocket }) {
+    Object.assign(this, { url, onFrame, onState, onBytes, protocols, WebSocketClass });
     this.state = "waiting";
     this.failures = 0;
     this.refusal = null; // what the server said before it closed for good
@@ -199,6 +199,7 @@ export class Connection {
   #use(attempt, protocols) {
     if (attempt !== this.attempt || this.state === "ended") return;
     const socket = new this.WebSocketClass(this.url, ...protocols);
+    socket.binaryType = "arraybuffer";
     const replaces = this.state === "open";
     if (replaces) this.next = socket;
     else {
@@ -218,6 +219,12 @@ export class Connection {
     };
     socket.onmessage = (event) => {
       if (socket !== this.socket) return;
+      if (typeof event.data !== "string") {
+        this.failures = 0;
+        this.#listen(this.heartbeatMs || HEARTBEAT_MS);
+        this.onBytes(event.data);
+        return;
+      }
       const frame = JSON.parse(event.data);
       // Being let in counts, not being heard: a server that accepts and then closes must not be hammered.
       if (frame.type !== "error") this.failures = 0;
