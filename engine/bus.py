@@ -145,6 +145,7 @@ class Bus:
         self._hearing = threading.Event()
         self._may_take = True  # something may wait for us
         self._taking = True
+        self._drained = False
         self._beat_at = 0.0
         self._stop_at: float | None = None
         self.round_trips = 0
@@ -227,6 +228,10 @@ class Bus:
             log.exception("bus.failed")
             self._listener.broken(error)
 
+    @property
+    def _takes(self) -> bool:
+        return self._taking and not self._drained
+
     def _serve(self, client: redis.Redis) -> None:
         while True:
             now = time.monotonic()
@@ -237,9 +242,9 @@ class Bus:
             if self._stop_at is not None and (not self._outbox.active or now > self._stop_at):
                 self._fcall(client, protocol.retire(self._worker))
                 return
-            if self._may_take and self._taking:
+            if self._may_take and self._takes:
                 self._take(client)
-            busy = self._outbox.has_unsent() or (self._may_take and self._taking)
+            busy = self._outbox.has_unsent() or (self._may_take and self._takes)
             self._absorb(0.0 if busy else self._beat_at - time.monotonic())
 
     def _absorb(self, wait_s: float, wait_fully: bool = False) -> None:
@@ -373,9 +378,10 @@ class Bus:
         pipe.fcall(*protocol.heartbeat(self._worker, self._details()))
         pipe.fcall(*protocol.orphans(self._worker, self._model))
         pipe.fcall(*protocol.watched(self._model))
+        pipe.hexists(protocol.worker_key(self._worker), protocol.DRAIN)
         self.round_trips += 1
-        beat, orphans, watched = pipe.execute(raise_on_error=False)
-        for reply in (beat, orphans, watched):
+        beat, orphans, watched, drain = pipe.execute(raise_on_error=False)
+        for reply in (beat, orphans, watched, drain):
             if isinstance(reply, redis.exceptions.RedisError):
                 _raise_if_general(reply)
                 raise reply
@@ -385,6 +391,9 @@ class Bus:
         if looks != self._watched:
             self._watched = looks
             self._listener.watched(looks)
+        if bool(drain) != self._drained:
+            self._drained = bool(drain)
+            self._listener.drained(self._drained)  # which says so with a heartbeat of its own
         if self._taking:
             for generation_id in orphans:
                 self._bury(client, generation_id.decode())
@@ -395,7 +404,7 @@ class Bus:
         for generation_id in unknown & self._unknown:
             claimed = protocol.parse_claimed(self._fcall(client, protocol.claim(self._worker, generation_id)))
             if isinstance(claimed, Taken):
-                if claimed.seq < 0 and self._taking:
+                if claimed.seq < 0 and self._taking:  # though it drains: it was taken before
                     self._accept(claimed)
                 else:
                     self._fail(client, claimed)
@@ -457,6 +466,8 @@ class Bus:
                     self._hear_count(client, fields[b"id"].decode())
                 elif fields[b"kind"] == b"forget":
                     self._listener.forget(fields[b"id"].decode())
+                elif fields[b"kind"] == b"drain" and fields[b"id"].decode() == self._worker:
+                    self.beat()  # which reads the wish
                 elif fields[b"kind"] == b"ended" and fields[b"id"].decode() in self._outbox.active:
                     self.beat()
 
@@ -471,7 +482,7 @@ class Bus:
     def _hear_count(self, client: redis.Redis, request_id: str) -> None:
         """The first of the workers has it; the others find nothing."""
         try:
-            data: Any = client.getdel(protocol.count_key(request_id)) if self._taking else None
+            data: Any = client.getdel(protocol.count_key(request_id)) if self._takes else None
             if data is not None and len(data) <= protocol.MOST_COUNT_BYTES:
                 self._listener.counting(protocol.decode_count(data))
         except (redis.exceptions.RedisError, msgspec.DecodeError) as error:

@@ -53,6 +53,9 @@ class Listener(Protocol):
     def watched(self, watches: list[Watch]) -> None:
         """These are the chats whose memory somebody looks at, from now on."""
 
+    def drained(self, on: bool) -> None:
+        """An operator wants this worker to take nothing new; False: to take again."""
+
     def broken(self, error: Exception) -> None:
         """The bus has failed for good."""
 

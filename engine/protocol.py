@@ -47,6 +47,10 @@ REQUEST_GROUP = "workers"
 RECORDER_GROUP = "recorders"
 FINISHED = "octavo:finished"
 WORKERS = "octavo:workers"
+VANISHED = "octavo:vanished"
+"""A stream, bounded: workers that were forgotten without having said goodbye: worker, model, host, beat_ms."""
+DRAIN = "drain"
+"""A field of `worker_key`, there while an operator wants the worker to take nothing new."""
 
 
 def requests_key(model: str, tenant: str) -> str:
@@ -668,6 +672,13 @@ def retire(worker: str) -> Call:
     return _call("retire", worker)
 
 
+def drain(worker: str, *, on: bool = True) -> Call:
+    """An operator wants it to take nothing new, finish what it has and stay; `on` False: to take again. Take gives it
+    nothing from then on; it hears of the wish by a hint or with its next heartbeat, and says so in its details. Reply:
+    draining, taking, or gone where no such worker lives."""
+    return _call("drain", worker, int(on))
+
+
 def watch(model: str, watched: Watch, ttl_s: float = WATCH_TTL_S) -> Call:
     """Somebody looks at a chat's memory, for so long. Workers hear of a new look by a hint. Reply: 1 if it is new."""
     return _call("watch", model, watched.member, int(ttl_s * 1000))
@@ -714,7 +725,8 @@ class WorkerDetails(msgspec.Struct, kw_only=True):
     running: int = 0
     waiting: int = 0
     healthy: bool = True
-    draining: bool = False
+    draining: bool = False  # takes nothing new: it ends, or an operator wants it so
+    stopping: bool = False  # it ends once what runs is done
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

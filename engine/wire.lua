@@ -15,6 +15,8 @@ local LEASE_MS = 10000    -- a stateless call whose web process has not renewed 
 local WARM_MS = 200       -- how old a passed-over head may get for the sake of a warm prefix
 local MOST_WATCHES = 1000
 local FORGET_MS = 60000   -- when a dead worker that holds nothing is forgotten
+local VANISHED = 'octavo:vanished'
+local MOST_VANISHED = 100
 local CONTROL_LENGTH = 1000
 local ORPHANS = 64        -- how many a worker is handed in one call; the rest comes a second later
 
@@ -255,6 +257,8 @@ end
 
 local function take(_, args)
   local worker, model, room = args[1], args[2], tonumber(args[3])
+  -- Asked here, so that it gets nothing more once the operator has been told that it drains.
+  if redis.call('HEXISTS', worker_key(worker), 'drain') == 1 then return false end
   local running, warm, running_count = {}, {}, 0
   for _, tenant in ipairs(cjson.decode(args[4])) do running[tenant] = true; running_count = running_count + 1 end
   for _, tenant in ipairs(cjson.decode(args[5])) do warm[tenant] = true end
@@ -413,6 +417,31 @@ local function forget(worker)
   redis.call('DEL', worker_key(worker), occupancy_key(worker))
 end
 
+-- An operator wants a worker to take nothing new, or to take again. It reads the wish with its heartbeat; a hint makes
+-- that quick. The wish goes with the worker: a new process has a new id and takes.
+local function drain(_, args)
+  local worker, wanted = args[1], args[2] == '1'
+  local beat = redis.call('ZSCORE', WORKERS, worker)
+  if not beat or now_ms() - beat > STALE_MS then return 'gone' end
+  if wanted then
+    redis.call('HSET', worker_key(worker), 'drain', '1')
+  else
+    redis.call('HDEL', worker_key(worker), 'drain')
+  end
+  local details = redis.call('HGET', worker_key(worker), 'details')
+  if details then hint(cjson.decode(details).model, 'kind', 'drain', 'id', worker) end
+  return wanted and 'draining' or 'taking'
+end
+
+-- A worker that went without a word (one that retires has the score 0), for those who look for what went wrong.
+local function note_vanished(worker, beat)
+  local details = redis.call('HGET', worker_key(worker), 'details')
+  if beat <= 0 or not details then return end
+  local known = cjson.decode(details)
+  redis.call('XADD', VANISHED, 'MAXLEN', MOST_VANISHED, '*', 'worker', worker, 'model', known.model,
+    'host', known.host or '', 'beat_ms', string.format('%.0f', beat))
+end
+
 -- What dead workers of this model hold. Those that hold nothing are forgotten after a while.
 local function orphans(_, args)
   local worker, model = args[1], args[2]
@@ -429,7 +458,10 @@ local function orphans(_, args)
           found[#found + 1] = id
         end
       end
-      if now - members[i + 1] > FORGET_MS and redis.call('SCARD', held_key(other)) == 0 then forget(other) end
+      if now - members[i + 1] > FORGET_MS and redis.call('SCARD', held_key(other)) == 0 then
+        note_vanished(other, tonumber(members[i + 1]))
+        forget(other)
+      end
     end
   end
   return found
@@ -497,6 +529,7 @@ register('renew', renew, {'allow-oom'})
 register('heartbeat', heartbeat, {'allow-oom'})
 register('orphans', orphans, {'allow-oom'})
 register('retire', retire, {'allow-oom'})
+register('drain', drain, {'allow-oom'})
 register('recorded', recorded, {'allow-oom'})
 register('place', place, {'no-writes'})
 register('watch', watch)

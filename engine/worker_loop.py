@@ -156,6 +156,7 @@ class Worker:
         self._forgotten: set[str] = set()  # tenants that are gone; their ids are never used again
         self._healthy = True
         self._stop_by: float | None = None
+        self._drained = False  # an operator wants it to take nothing new
         self._deadlines_at = 0.0
         self._snapshot_at = 0.0
         self._shown: tuple[Any, ...] = ()
@@ -198,6 +199,9 @@ class Worker:
     def watched(self, watches: list[Watch]) -> None:
         self._inbox.put(("watched", watches))
 
+    def drained(self, on: bool) -> None:
+        self._inbox.put(("drained", on))
+
     def broken(self, error: Exception) -> None:
         self._inbox.put(("broken", error))
 
@@ -223,7 +227,8 @@ class Worker:
             running=len(engine.scheduler.running),
             waiting=engine.scheduler.num_waiting,
             healthy=self._healthy,
-            draining=self._stop_by is not None,
+            draining=self._drained or self._stop_by is not None,
+            stopping=self._stop_by is not None,
         )
 
     def _read(self, taken: Taken) -> None:
@@ -347,6 +352,10 @@ class Worker:
             self.memory.watch(value)
         elif kind == "forget":
             self._forget_tenant(value)
+        elif kind == "drained":
+            self._drained = value
+            self.bus.beat()
+            log.info("worker.draining" if value else "worker.taking", worker=self.id, running=len(self._runs))
         elif kind == "broken":
             self._healthy = False
             raise Stop(1)
