@@ -13,50 +13,36 @@ the network. What cannot work is one line on standard error and exit status 2.
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import re
 import sys
 from collections import Counter
-from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import NormalDist
 from typing import NoReturn
 
-from engine.config import DEFAULT_CPU_KV_BYTES, KV_DTYPES, KV_SCALE_BYTES, EngineConfig
-from engine.models.config import ModelError
-from engine.models.kv_shape import KvShape, read_shape
-from engine.models.ranks import kv_heads_fit, of_each
+from engine import kv_plan
+from engine.config import DEFAULT_CPU_KV_BYTES, KV_DTYPES
+from engine.kv_plan import (
+    BLOCK_SIZES,
+    BYTES,
+    DEFAULT_BLOCK_SIZE,
+    EXAMPLE,
+    LENGTHS,
+    KvShape,
+    ModelError,
+    PlanError,
+    mix_that_fits,
+    parse_size,
+    percentile,
+    read_shape,
+    sequences_that_fit,
+    show_bytes,
+    token_bytes,
+    waste,
+)
 
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-"""Bytes of a value in the KV cache by torch's dtype; the C++ decoder keeps bfloat16 KV. Both know eight bits."""
-INT8_SCALE = 2
-"""Bytes of the scale that an int8 key or value has in the C++ decoder."""
-BLOCK_SIZES = (8, 16, 32, 64, 128)
-LENGTHS = (512, 1024, 2048, 4096, 8192)
 PREFIXES = (512, 2048)
-EXAMPLE = Counter(round(900 * math.exp(0.9 * NormalDist().inv_cdf((i + 0.5) / 200))) for i in range(200))
-"""Prompt and answer of two hundred chats, in tokens: half below 900, a long tail (log-normal). Made up."""
-UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-
-
-class PlanError(Exception):
-    """One line for whoever typed the command: what is wrong, with which value, and what would be right."""
-
 
 # --- lengths ----------------------------------------------------------------------------------------------------------
-
-
-def parse_size(text: str) -> int:
-    """Bytes of "8GiB", "8G" (both binary), "8GB" (decimal), "1.5 GiB" or "1073741824"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", text.strip().lower())
-    if match is None or (match[3] == "ib" and not match[2]) or match[3] == "i":
-        raise PlanError(f"{text!r} is no size: write it like 8GiB, 512MiB, or as a number of bytes.")
-    power = list(UNITS).index(match[2])
-    size = int(float(match[1]) * (1000**power if match[3] == "b" else UNITS[match[2]]))
-    if size < 1:
-        raise PlanError(f"{text!r} is no memory at all; give the KV pool some.")
-    return size
 
 
 def read_lengths(path: str) -> Counter[int]:
@@ -95,48 +81,6 @@ def sample_lengths(url: str, worker: str) -> Counter[int]:
     return lengths
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
-def sequences_that_fit(blocks: int, block_size: int, length: int, shared: int = 0) -> int:
-    """Sequences of `length` tokens in a pool; the full blocks of their first `shared` tokens are there once for all."""
-    prefix = min(shared, length - 1) // block_size
-    own = -(-length // block_size) - prefix
-    return max(0, blocks - prefix) // own
-
-
-@dataclass(frozen=True)
-class Waste:
-    """Of sequences in blocks of one size: empty slots and blocks a sequence on average, and the empty share of all."""
-
-    slots: float
-    blocks: float
-    share: float
-
-
-def waste(lengths: Counter[int], block_size: int) -> Waste:
-    count = lengths.total()
-    blocks = sum(-(-length // block_size) * times for length, times in lengths.items())
-    empty = blocks * block_size - sum(length * times for length, times in lengths.items())
-    return Waste(empty / count, blocks / count, empty / (blocks * block_size))
-
-
-def percentile(lengths: Counter[int], share: float) -> int:
-    seen, need = 0, share * lengths.total()
-    for length in sorted(lengths):
-        seen += lengths[length]
-        if seen >= need:
-            return length
-    return max(lengths)
-
-
-def show_bytes(count: float) -> str:
-    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit}"
-    return f"{count:,.0f} bytes"
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -152,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--model", required=True, metavar="PATH", help="model folder or .gguf file")
     options.add_argument("--memory", metavar="SIZE", help="for the KV pool alone, like 8GiB; default 1GiB, as on a CPU")
     options.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that share the model")
-    options.add_argument("--block-size", type=int, default=EngineConfig.block_size, metavar="N", help="tokens a block")
+    options.add_argument("--block-size", type=int, default=DEFAULT_BLOCK_SIZE, metavar="N", help="tokens a block")
     options.add_argument(
         "--dtype",
         choices=sorted(BYTES),
@@ -193,9 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
         memory = parse_size(options.memory) if options.memory else DEFAULT_CPU_KV_BYTES
         lengths, source = _lengths(options)
         shape = read_shape(options.model)
-        if not kv_heads_fit(shape.kv_heads, ranks):
-            raise PlanError(f"{options.model} has {shape.kv_heads} KV heads, which do not go with {ranks} ranks.")
-        shape = replace(shape, kv_heads=of_each(shape.kv_heads, ranks))
+        shape = kv_plan.of_a_rank(shape, ranks)
         lines = _model_lines(options, shape, memory) + _fit_lines(options, shape, memory)
         lines += _waste_lines(options, shape, memory, lengths, source)
     except (PlanError, ModelError) as error:
@@ -218,20 +160,13 @@ def _lengths(options: argparse.Namespace) -> tuple[Counter[int], str]:
 
 
 def _token_bytes(options: argparse.Namespace, shape: KvShape) -> int:
-    if options.kv_dtype != KV_DTYPES[0]:
-        return shape.bytes_per_token(1, KV_SCALE_BYTES if options.torch else INT8_SCALE)
-    return shape.bytes_per_token(BYTES[options.dtype])
+    if options.kv_dtype == KV_DTYPES[0]:
+        return shape.bytes_per_token(BYTES[options.dtype])
+    return token_bytes(shape, "int8-torch" if options.torch and options.kv_dtype == "int8" else options.kv_dtype)
 
 
 def _blocks(options: argparse.Namespace, shape: KvShape, memory: int) -> int:
-    block_size = options.block_size
-    block_bytes = block_size * _token_bytes(options, shape)
-    if memory < block_bytes:
-        raise PlanError(
-            f"{show_bytes(memory)} hold no block: one of {block_size} tokens takes {show_bytes(block_bytes)}; "
-            "raise --memory or lower --block-size."
-        )
-    return memory // block_bytes
+    return kv_plan.blocks_that_fit(memory, options.block_size, _token_bytes(options, shape))
 
 
 def _model_lines(options: argparse.Namespace, shape: KvShape, memory: int) -> list[str]:
@@ -240,8 +175,8 @@ def _model_lines(options: argparse.Namespace, shape: KvShape, memory: int) -> li
     tokens = [
         ("bfloat16, float16", shape.bytes_per_token(2)),
         ("float32", shape.bytes_per_token(4)),
-        ("int8 KV, C++ decoder", shape.bytes_per_token(1, INT8_SCALE)),
-        ("int8 and fp8 KV, torch", shape.bytes_per_token(1, KV_SCALE_BYTES)),
+        ("int8 KV, C++ decoder", token_bytes(shape, "int8")),
+        ("int8 and fp8 KV, torch", token_bytes(shape, "fp8")),
     ]
     kind = options.dtype if options.kv_dtype == KV_DTYPES[0] else f"{options.kv_dtype} KV"
     each = "" if options.tensor_parallel == 1 else f" on each of {options.tensor_parallel} ranks"
@@ -275,8 +210,7 @@ def _fit_lines(options: argparse.Namespace, shape: KvShape, memory: int) -> list
 def _waste_lines(
     options: argparse.Namespace, shape: KvShape, memory: int, lengths: Counter[int], source: str
 ) -> list[str]:
-    mean = sum(length * times for length, times in lengths.items()) / lengths.total()
-    middle, high = percentile(lengths, 0.5), percentile(lengths, 0.95)
+    mean, middle, high = kv_plan.mean(lengths), percentile(lengths, 0.5), percentile(lengths, 0.95)
     lines = [
         f"\nWaste in last blocks, lengths from {source}",
         f"  {lengths.total():,} sequences: mean {mean:,.0f} tokens, median {middle:,}, 95 % up to {high:,}",
@@ -284,11 +218,9 @@ def _waste_lines(
     ]
     for size in sorted({*BLOCK_SIZES, options.block_size}):
         figures = waste(lengths, size)
-        fit = memory // (size * _token_bytes(options, shape)) / figures.blocks
+        fit = mix_that_fits(memory // (size * _token_bytes(options, shape)), size, lengths)
         mark = " <" if size == options.block_size else ""
-        lines.append(
-            f"  {size:>12}{figures.slots:>14.1f}{figures.share:>15.1%}{figures.blocks:>13.1f}{fit:>20,.0f}{mark}"
-        )
+        lines.append(f"  {size:>12}{figures.slots:>14.1f}{figures.share:>15.1%}{figures.blocks:>13.1f}{fit:>20,}{mark}")
     return lines
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from engine import EngineConfig, SamplingParams, protocol
 from engine.bus import connect
+from engine.kv_plan import blocks_of, mix_that_fits, spread, unused_slots
 from engine.models.config import ModelError
 from engine.models.kv_shape import KvShape, read_shape
 from engine.plan import BLOCK_SIZES, main, parse_size, percentile, read_lengths, sequences_that_fit, waste
@@ -135,6 +136,43 @@ def test_waste_is_what_the_last_blocks_leave_empty(lengths: dict[int, int], bloc
     assert figures.blocks == pytest.approx(sum(blocks) / len(every))
     assert figures.share == pytest.approx(sum(empty) / (sum(blocks) * block_size))
     assert percentile(Counter(lengths), 0.5) == sorted(every)[(len(every) - 1) // 2]
+
+
+def test_four_sequences_in_blocks_of_16_have_the_blocks_and_unused_slots_counted_by_hand() -> None:
+    lengths = (32, 50, 17, 80)
+    assert [blocks_of(length, 16) for length in lengths] == [2, 4, 2, 5]
+    assert [unused_slots(length, 16) for length in lengths] == [0, 14, 15, 0]
+    figures = waste(Counter(lengths), 16)
+    assert (figures.slots, figures.blocks, figures.share) == (29 / 4, 13 / 4, 29 / 208)
+
+
+@given(
+    st.dictionaries(st.integers(1, 300), st.integers(1, 5), min_size=1, max_size=5),
+    st.sampled_from([1, 8, 16, 100]),
+    st.integers(0, 350),
+    st.integers(0, 4000),
+)
+def test_of_a_mix_of_lengths_as_many_fit_as_whole_rounds_of_it_leave_room_for(
+    lengths: dict[int, int], block_size: int, shared: int, blocks: int
+) -> None:
+    mix = Counter(lengths)
+    once = min(shared, max(mix) - 1) // block_size
+    a_round = sum(-(-length // block_size) - min(shared, length - 1) // block_size for length in mix.elements())
+    fit = mix_that_fits(blocks, block_size, mix, shared)
+    rounds = max(0, blocks - once) // a_round
+    assert rounds * mix.total() <= fit < (rounds + 1) * mix.total()
+
+
+@given(st.integers(1, 20_000), st.integers(1, 50_000), st.integers(1, 40_000))
+def test_a_spread_of_lengths_has_the_median_and_the_tail_that_were_asked_for(
+    median: int, high: int, longest: int
+) -> None:
+    lengths = spread(median, high, longest)
+    assert lengths.total() == 200
+    assert 1 <= min(lengths) <= max(lengths) <= longest
+    assert percentile(lengths, 0.5) <= min(median, longest)
+    end = min(max(high, median), longest)
+    assert percentile(lengths, 0.94) - 1 <= end <= percentile(lengths, 0.96) + 1
 
 
 def test_a_longer_prefix_that_is_shared_lets_more_sequences_in(
