@@ -27,6 +27,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from engine import protocol
+from engine.measures import Measures
 from engine.outbox import Listener, Outbox, Said
 from engine.protocol import Delta, Started, Taken, Tell, WorkerDetails
 
@@ -124,7 +125,14 @@ class Bus:
     """One worker's connection to everyone else. `capacity`: how many generations it takes at once."""
 
     def __init__(
-        self, url: str, worker: str, model: str, capacity: int, listener: Listener, details: Callable[[], WorkerDetails]
+        self,
+        url: str,
+        worker: str,
+        model: str,
+        capacity: int,
+        listener: Listener,
+        details: Callable[[], WorkerDetails],
+        measures: Measures | None = None,
     ) -> None:
         self._url = url
         self._worker = worker
@@ -132,6 +140,8 @@ class Bus:
         self._capacity = capacity
         self._listener = listener
         self._details = details
+        self._measures = measures or Measures()
+        self._told_since: float | None = None  # when the oldest step was told that is not known to be in the logs
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._outbox = Outbox(listener)
         self._unknown: set[str] = set()
@@ -160,7 +170,7 @@ class Bus:
 
     def tell(self, said: Iterable[Said]) -> None:
         """All that a step has to say."""
-        self._inbox.put(("tell", list(said)))
+        self._inbox.put(("tell", (time.monotonic(), list(said))))
 
     def publish(self, snapshot: protocol.Snapshot) -> None:
         self._inbox.put(("snapshot", snapshot))
@@ -256,7 +266,8 @@ class Bus:
             except queue.Empty:
                 return
             if kind == "tell":
-                self._outbox.note(value)
+                self._told_since = self._told_since or value[0]
+                self._outbox.note(value[1])
             elif kind == "snapshot":
                 self._snapshot = value
             elif kind == "memories":
@@ -291,6 +302,7 @@ class Bus:
         tells, ending = self._outbox.unsent()
         told = self._warmed or self._counted or self._forgot or self._memories
         if not (tells or ending or self._snapshot or told):
+            self._told_since = None  # of what has been dropped
             return
         pipe = client.pipeline(transaction=False)
         if tells:
@@ -306,7 +318,9 @@ class Bus:
             pipe.expire(protocol.forgot_key(tenant), protocol.FORGOT_TTL_S)
         self._add_answers(pipe)
         self.round_trips += 1
+        began = time.monotonic()
         replies = pipe.execute(raise_on_error=False)
+        self._measures.flushed(began, self._told_since)
         self._snapshot = None
         self._forgot.clear()
         self._warmed.clear()
@@ -323,6 +337,8 @@ class Bus:
             else:
                 self._outbox.finished(generation, protocol.parse_finished(reply))
                 self._may_take = True
+        if not self._outbox.has_unsent():
+            self._told_since = None
 
     def _add_answers(self, pipe: Any) -> None:
         for version, tokens in self._warmed.items():

@@ -47,6 +47,10 @@ class Fairness:
         """Weighted service of an active tenant; comparable between tenants."""
         return self._service[tenant]
 
+    def of_active(self) -> dict[str, float]:
+        """Weighted service of every active tenant. May be asked in any thread."""
+        return {tenant: self._service.get(tenant, self._floor) for tenant in list(self._weight)}
+
     def _raise_floor(self) -> None:
         if self._weight:
             self._floor = max(self._floor, min(self._service[tenant] for tenant in self._weight))

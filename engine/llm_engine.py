@@ -342,6 +342,7 @@ class LLMEngine:
         self.steps += 1
         batch = flight.batch
         tokens = sum(batch.values())
+        self.totals["computed_tokens"] += tokens
         decodes = min(flight.decodes, tokens)  # some may have been preempted since, for a prompt
         now = self._clock()
         self.pacer.observe(tokens - decodes, decodes, now - max(flight.began, self._told_at))

@@ -727,6 +727,7 @@ class WorkerDetails(msgspec.Struct, kw_only=True):
     healthy: bool = True
     draining: bool = False  # takes nothing new: it ends, or an operator wants it so
     stopping: bool = False  # it ends once what runs is done
+    metrics: str = ""  # where its /metrics is, as host:port; empty: it has none
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

@@ -13,7 +13,8 @@ import os
 import signal
 import socket
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -21,6 +22,10 @@ from engine import protocol
 from engine.bus import RedisUnavailable, wait_for_redis
 from engine.config import EngineConfig, EngineConfigError
 from engine.models.config import ModelError
+
+if TYPE_CHECKING:
+    from engine.llm_engine import LLMEngine
+    from engine.worker_loop import Worker
 
 MAX_ITL_MS = 100.0
 """Text that comes every 100 ms still reads as flowing; with less, first words wait longer for their prompt. Where the
@@ -49,6 +54,10 @@ ENGINE_SETTINGS = (
     "prompt_store",
     "prompt_store_bytes",
 )
+
+
+class MetricsError(Exception):
+    """The metrics cannot be served; one line that says why."""
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -99,6 +108,12 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     for name, usual, text in switches:
         default = _is_on(parser, f"OCTAVO_WORKER_{name.upper()}", usual)
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default, help=text)
+    number("metrics_port", int, None, "where Prometheus finds /metrics; 0: a free port; not given: nowhere")
+    metrics_host = env("OCTAVO_WORKER_METRICS_HOST") or "127.0.0.1"
+    parser.add_argument("--metrics-host", default=metrics_host, help="the address that this port is at")
+    by_tenant = _is_on(parser, "OCTAVO_WORKER_METRICS_BY_TENANT", False)
+    text = "also the service that each tenant has received: a series for each"
+    parser.add_argument("--metrics-by-tenant", action=argparse.BooleanOptionalAction, default=by_tenant, help=text)
     number("grace_s", float, 8.0, "how long what runs may go on after SIGTERM")
     number("redis_wait_s", float, 60.0, "how long to wait for Redis at the start")
     return parser.parse_args(argv)
@@ -111,6 +126,34 @@ def _is_on(parser: argparse.ArgumentParser, variable: str, usual: bool | None) -
     if value not in ("0", "false", "no", "off", "1", "true", "yes", "on"):
         parser.error(f"{variable}={value} is neither on nor off: use 1 or 0")
     return value in ("1", "true", "yes", "on")
+
+
+def _metrics_token(options: argparse.Namespace) -> str:
+    """What whoever reads the metrics has to know: OCTAVO_METRICS_TOKEN, or what the file of …_FILE holds; empty where
+    there are none to read."""
+    if options.metrics_port is None:
+        return ""
+    file = os.environ.get("OCTAVO_METRICS_TOKEN_FILE")
+    try:
+        token = Path(file).read_text().strip() if file else os.environ.get("OCTAVO_METRICS_TOKEN", "")
+    except OSError as error:
+        raise MetricsError(f"OCTAVO_METRICS_TOKEN_FILE={file} cannot be read: {error.strerror}.") from None
+    if not token:
+        raise MetricsError("--metrics-port needs a token for who may read: set OCTAVO_METRICS_TOKEN (or …_FILE).")
+    return token
+
+
+def _serve_metrics(options: argparse.Namespace, token: str, worker: Worker, engine: LLMEngine) -> None:
+    """Raises MetricsError where the port cannot be had."""
+    from engine import metrics
+
+    collector = metrics.WorkerCollector(engine, worker.measures, worker.details, by_tenant=options.metrics_by_tenant)
+    try:
+        server = metrics.serve(collector, host=options.metrics_host, port=options.metrics_port, token=token)
+    except (OSError, OverflowError) as error:
+        where = f"{options.metrics_host}:{options.metrics_port}"
+        raise MetricsError(f"--metrics-port: {where} cannot be listened on: {error}.") from None
+    worker.metrics = server.address
 
 
 def _say(line: str) -> None:
@@ -140,6 +183,7 @@ def main(argv: list[str] | None = None) -> int:
             _say(f"No {what} given: set {variable} or --{what.lower()}.")
             return 1
     try:
+        token = _metrics_token(options)
         config = EngineConfig(**{name: getattr(options, name) for name in ENGINE_SETTINGS})
         wait_for_redis(options.redis, options.redis_wait_s, _say)
         # Here, as it loads torch: what is said above is said at once.
@@ -150,11 +194,17 @@ def main(argv: list[str] | None = None) -> int:
         # What was loaded stays: a collection that walks all of it would hold up every stream for 0.1 s.
         gc.collect()
         gc.freeze()
-    except (EngineConfigError, RedisUnavailable, ModelError) as error:
+    except (EngineConfigError, RedisUnavailable, ModelError, MetricsError) as error:
         _say(str(error))
         return 1
     model = options.served_as or protocol.model_name(options.model)
     worker = Worker(engine, redis_url=options.redis, name=options.name, model=model, grace_s=options.grace_s)
+    try:
+        if token:
+            _serve_metrics(options, token, worker, engine)
+    except MetricsError as error:
+        _say(str(error))
+        return 1
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
     return worker.run()

@@ -26,6 +26,7 @@ import structlog
 from engine import protocol, wire_requests
 from engine.bus import Bus
 from engine.fairness import OUTPUT_COST, PROMPT_COST
+from engine.measures import Measures
 from engine.outbox import Said
 from engine.outputs import RequestRefused, StepOutput
 from engine.parts import PartWriter
@@ -63,6 +64,11 @@ ENDS = ("stop", "length", "tool_calls")
 """Why a choice may have ended by itself."""
 CHANGING = ("state", "refs", "tenant", "filled", "pinned", "running", "waiting")
 
+REASON_OF: dict[type, str] = {
+    protocol.Cancelled: "abort", protocol.TimedOut: "timeout", protocol.Refused: "refused",
+}  # fmt: skip
+"""Why a request ended that did not end by itself, in the words of the metrics; whatever else: error."""
+
 FAULT = "The engine failed while it worked on this. Try again."
 STOPPED = "The engine was stopped before the answer was complete. Try again."
 TIMED_OUT = "The request reached its deadline before the answer was complete."
@@ -73,8 +79,8 @@ class Run:
     """A generation that this worker owns: where it stands, and what its last event will need."""
 
     __slots__ = (
-        "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "left", "outputs", "parts", "prompt",
-        "reason", "request", "seq", "several", "shared", "taken_at", "waited_s",
+        "admitted_at", "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "left", "outputs",
+        "parts", "prompt", "reason", "request", "seq", "several", "shared", "taken_at", "waited_s",
     )  # fmt: skip
 
     def __init__(self, taken: Taken) -> None:
@@ -85,6 +91,7 @@ class Run:
         self.taken_at = time.monotonic()
         self.waited_s = taken.waited_ms / 1000
         self.deadline: float | None = None
+        self.admitted_at: float | None = None  # when the step began that first computed some of it
         self.first_at: float | None = None
         self.last_at = self.taken_at
         self.prompt = self.cached = self.shared = 0  # tokens; `shared`: of what others share, whether cached or not
@@ -113,9 +120,11 @@ class Run:
     @property
     def timing(self) -> Timing:
         first = self.first_at if self.first_at is not None else self.last_at
+        # Also in the engine it may wait for a place, for its tenant's turn, or for a twin that computes its prompt.
+        admitted = min(self.admitted_at, first) if self.admitted_at is not None else self.taken_at
         return Timing(
-            queue_s=round(self.waited_s, 4),
-            prefill_s=round(first - self.taken_at, 4),
+            queue_s=round(self.waited_s + admitted - self.taken_at, 4),
+            prefill_s=round(first - admitted, 4),
             decode_s=round(self.last_at - first, 4),
         )
 
@@ -163,7 +172,11 @@ class Worker:
         self._rested = False
         self._tokenizers = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self._compilers = ThreadPoolExecutor(1, thread_name_prefix="compiler")
-        self.bus = Bus(redis_url, self.id, model, engine.config.max_num_seqs, self, self._details)
+        self.measures = Measures()
+        self.metrics = ""
+        """Where /metrics of this process is, as host:port; empty: nowhere."""
+        self._step_began = self._step_told = time.monotonic()
+        self.bus = Bus(redis_url, self.id, model, engine.config.max_num_seqs, self, self.details, self.measures)
         self.prompts = WorkerPrompts(engine, self.bus)
         self.memory = WorkerMemory(engine, self.bus, self.id)
         self._writer = PartWriter(engine.vocabulary)
@@ -209,7 +222,7 @@ class Worker:
         """End in order; a second time: at once."""
         self._inbox.put(("stop", None))
 
-    def _details(self) -> WorkerDetails:
+    def details(self) -> WorkerDetails:
         engine = self._engine
         return WorkerDetails(
             id=self.id,
@@ -229,6 +242,7 @@ class Worker:
             healthy=self._healthy,
             draining=self._drained or self._stop_by is not None,
             stopping=self._stop_by is not None,
+            metrics=self.metrics,
         )
 
     def _read(self, taken: Taken) -> None:
@@ -455,15 +469,19 @@ class Worker:
 
     def _step(self) -> None:
         self._rested = False
+        self._step_began = time.monotonic()
+        computed = self._engine.totals["computed_tokens"]
         try:
             outputs = self._engine.step()
         except Exception as error:  # StepError, or a fault in the engine's own bookkeeping
             self._fail_all(error)
+        self._step_told = time.monotonic()
         for output in outputs:
             self._report(output)
         for run in self._several:
             self._settle(run)
         self._several.clear()
+        self.measures.stepped(self._step_began, self._step_told, self._engine.totals["computed_tokens"] - computed)
         self.prompts.acknowledge()
         self._show()
         self.memory.show(self._runs)
@@ -492,11 +510,16 @@ class Worker:
                 seq=run.seq, prompt_tokens=prompt, cached_tokens=cached, shared_tokens=min(cached, run.shared)
             )
             self._say(run, started, PROMPT_COST * (prompt - cached))
+            run.admitted_at = self._step_began
         if output.new_token_ids or output.text or output.tool_calls:
-            run.last_at = time.monotonic()
+            now = self._step_told
             if run.first_at is None:
-                run.first_at = run.last_at
+                run.first_at = now
+                self.measures.first_token_s.observe(run.waited_s + now - run.taken_at)
                 self._pin(run)
+            elif run.last_at != now:  # else another choice of it has said so
+                self.measures.said(run.last_at)
+            run.last_at = now
             run.parts.append(self._writer.part(output))
         elif output.prompt_logprobs or output.finish_reason in ENDS:
             run.parts.append(self._writer.part(output))
@@ -540,7 +563,13 @@ class Worker:
 
     def _end(self, run: Run, event: AnyTerminal) -> None:
         """The one way in which a run ends: its terminal event, with usage and timing."""
-        event = msgspec.structs.replace(event, seq=run.seq, usage=run.usage, timing=run.timing)
+        usage, timing = run.usage, run.timing
+        event = msgspec.structs.replace(event, seq=run.seq, usage=usage, timing=timing)
+        if isinstance(event, protocol.Finished):
+            parts = timing.queue_s, timing.prefill_s, timing.decode_s
+            self.measures.ended(event.finish_reason or "stop", parts, usage.prompt_tokens, usage.completion_tokens)
+        else:
+            self.measures.ended(REASON_OF.get(type(event), "error"))
         self._said.append((run.id, run.attempt, event, 0.0))
         self._forget(run)
 
