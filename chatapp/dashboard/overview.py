@@ -7,7 +7,6 @@ from django.utils import timezone
 
 from chatapp.chat.selectors import running
 from chatapp.dashboard.charts import chart
-from chatapp.dashboard.usage import day_label
 from chatapp.tenants import nav
 from chatapp.tenants.access import Access
 from chatapp.tenants.pages import index, page, tenant_page
@@ -33,8 +32,8 @@ def overview(request: HttpRequest, access: Access) -> HttpResponseBase:
         "running": running(access),
         "today": selectors.total(access.tenant.pk, today),
         "month": selectors.total(access.tenant.pk, month),
-        "chart": chart(days, [day_label(day.id) for day in days]),
-        "chart_of": "day",
+        "chart": chart(days, recent),
+        "charts": ("tokens",),
         "links": {link.view.replace("-", "_"): link.url for link in nav.links(access)},
         "zone": zone.key,
         "zone_given": False,

@@ -1,24 +1,17 @@
-"""Usage as pages: the team's for those who may read it, and everybody's own. Figures come from roll-ups only.
-
-Days are those of the reader's zone: a cookie names it (chatapp.zones), and `zone` in the address comes
-before it, so that an address that is passed on shows the same days. Without both it is UTC.
-"""
+"""Usage as pages: the team's for those who may read it, and everybody's own. Figures come from roll-ups only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, datetime
 from typing import Any
-from urllib.parse import urlencode
-from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop as _n
 
-from chatapp.dashboard.charts import chart
+from chatapp.dashboard.charts import chart, day_label, slots_of
+from chatapp.dashboard.period_choice import asked, choice, refused, url
 from chatapp.downloads import download
 from chatapp.errors import BadInput, Refusal
 from chatapp.tenants.access import Access
@@ -27,7 +20,6 @@ from chatapp.tenants.permissions import Permission
 from chatapp.usage import export, periods, selectors
 from chatapp.usage.periods import Period
 from chatapp.usage.selectors import Figures, GroupBy
-from chatapp.zones import COOKIE, reader_zone
 
 PAGE = 50
 GROUPS = {
@@ -53,10 +45,6 @@ KEPT = ("period", "from", "to", "zone", "principal", "assistant", "model", "kind
 NARROWING = ("principal", "assistant", "model", "kind")
 
 
-def zone_of(request: HttpRequest) -> ZoneInfo:
-    return periods.zone_of(request.GET.get("zone")) or reader_zone(request)
-
-
 @tenant_page(Permission.READ_USAGE)
 def usage(request: HttpRequest, access: Access) -> HttpResponse:
     return _usage(request, access)
@@ -80,7 +68,7 @@ def own(request: HttpRequest, access: Access) -> HttpResponse:
     try:
         period, _filters = _asked(request)
     except BadInput as refusal:
-        return page(request, access, "tenant/own_usage.html", _refused(request, refusal, context), status=400)
+        return page(request, access, "tenant/own_usage.html", refused(request, refusal, context, KEPT), status=400)
     context |= _figures(request, access, period, {"principal": access.principal})
     return page(request, access, "tenant/own_usage.html", context)
 
@@ -96,7 +84,7 @@ def _usage(request: HttpRequest, access: Access, refusal: Refusal | None = None)
             raise BadInput(_("There is no such table."), param="group")
         number = _page_number(request)
     except BadInput as bad:
-        return page(request, access, "tenant/usage.html", _refused(request, bad, context), status=400)
+        return page(request, access, "tenant/usage.html", refused(request, bad, context, KEPT), status=400)
     context |= _figures(request, access, period, filters)
     rows = context["days"] if by is GroupBy.DAY else selectors.grouped(access.tenant.pk, period, by, filters)
     if by is GroupBy.DAY:
@@ -126,10 +114,11 @@ def _usage(request: HttpRequest, access: Access, refusal: Refusal | None = None)
 
 
 def _asked(request: HttpRequest) -> tuple[Period, dict[str, str]]:
-    if request.GET.get("zone") and periods.zone_of(request.GET["zone"]) is None:
-        raise BadInput(_("This time zone is unknown; use one like Europe/Berlin."), param="zone")
-    period = periods.period_of(request.GET, now=timezone.now(), zone=zone_of(request))
-    return period, selectors.filters_of(request.GET)
+    return asked(request), selectors.filters_of(request.GET)
+
+
+def _url(request: HttpRequest, **changes: str | None) -> str:
+    return url(request, (*KEPT, "page"), **changes)
 
 
 def _page_number(request: HttpRequest) -> int:
@@ -143,44 +132,22 @@ def _figures(request: HttpRequest, access: Access, period: Period, filters: Mapp
     """The choice of a period, its sums and today's, and the chart of its days, or of its hours if it is one day."""
     tenant = access.tenant.pk
     days = selectors.grouped(tenant, period, GroupBy.DAY, filters)
-    one_day = len(period.days) == 1
-    bars = selectors.grouped(tenant, period, GroupBy.HOUR, filters) if one_day else days
+    by = slots_of(period)
+    slots = days if by is GroupBy.DAY else selectors.grouped(tenant, period, by, filters)
     today = periods.period_of({"period": "today"}, now=timezone.now(), zone=period.zone)
     return {
-        **_choice(request, period.name),
+        **choice(request, period.name, KEPT),
         "period": period,
         "total": selectors.total(tenant, period, filters),
         "today": None if period.name == "today" else selectors.total(tenant, today, filters),
         "days": days,
-        "chart": chart(bars, [hour_label(bar.id) if one_day else day_label(bar.id) for bar in bars]),
-        "chart_of": "hour" if one_day else "day",
+        "chart": chart(slots, period),
+        "charts": ("tokens", "requests", "first_token"),
         "zone": period.zone.key,
         "first_day": day_label(str(period.first)),
         "last_day": day_label(str(period.last)),
         "starts_at": period.hours[0].astimezone(period.zone).strftime("%H:%M") if period.ragged else "",
     }
-
-
-def _choice(request: HttpRequest, chosen: str) -> dict[str, Any]:
-    """Tabs of periods, and what the reader's own browser said of its zone."""
-    gone = {"from": None, "to": None, "page": None}
-    return {
-        "tabs": [
-            {"title": _(title), "url": _url(request, period=name, **gone), "here": name == chosen}
-            for name, title in periods.NAMES.items()
-            if name != "custom"
-        ],
-        "custom": chosen == "custom",
-        "typed": {"first": request.GET.get("from", ""), "last": request.GET.get("to", "")},
-        "kept_beside": [(n, v) for n in (*NARROWING, "group", "zone") if (v := request.GET.get(n))],
-        "zone_given": "zone" in request.GET,
-        "zone_cookie": request.COOKIES.get(COOKIE, ""),
-    }
-
-
-def _refused(request: HttpRequest, refusal: Refusal, context: dict[str, Any]) -> dict[str, Any]:
-    """The page with what was typed and the reason, and no figures: none would be those that were asked for."""
-    return {**context, **_choice(request, "custom"), "refusal": refusal, "zone": zone_of(request).key}
 
 
 def _row(request: HttpRequest, by: GroupBy, figures: Figures, most: int) -> dict[str, Any]:
@@ -189,19 +156,3 @@ def _row(request: HttpRequest, by: GroupBy, figures: Figures, most: int) -> dict
         link = _url(request, page=None, group="day", **{NARROWS[by]: figures.id or "none"})
     name = day_label(figures.id) if by is GroupBy.DAY else figures.name or _(NAMELESS.get(by, _n("Unnamed")))
     return {"name": name, "link": link, "figures": figures, "bar": f"{100 * figures.tokens / most if most else 0:.2f}"}
-
-
-def _url(request: HttpRequest, **changes: str | None) -> str:
-    """This page with other choices; None takes one away."""
-    given = {name: request.GET[name] for name in (*KEPT, "page") if request.GET.get(name)}
-    wanted = {name: value for name, value in {**given, **changes}.items() if value}
-    return f"?{urlencode(wanted)}"
-
-
-def day_label(text: str) -> str:
-    day = date.fromisoformat(text)
-    return f"{date_format(day, 'D')} {date_format(day, 'SHORT_DATE_FORMAT')}"
-
-
-def hour_label(text: str) -> str:
-    return f"{datetime.fromisoformat(text):%H:%M}"

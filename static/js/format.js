@@ -34,6 +34,12 @@ export function seconds(value) {
   return `${value < 10 ? decimal(value, 1) : count(Math.round(value))} s`;
 }
 
+/** A measured time to two digits, as the server writes percentiles: 12 ms, 0.42 s, 3.1 s, 75 s. */
+export function duration(value) {
+  const digits = (part) => decimal(part, part >= 10 ? 0 : part >= 1 ? 1 : 2, 0);
+  return value < 0.1 ? `${digits(value * 1000)} ms` : `${digits(value)} s`;
+}
+
 /** "0.4 s to first token · 71 tok/s · 612 prompt (580 cached, 540 shared) · 128 output", with the parts that are known. */
 export function figures(usage, timing) {
   const parts = [];

@@ -8,7 +8,8 @@
                               CSS colour; with `stack` it stands on the ones before it; null is a gap
        bars?,                 bars, one slot a time, all slots alike (days with 23 hours, too); `line` draws a line among them
        even?,                 slots alike for lines as well; true with bars
-       unit?, format?,        the word behind a value at the cursor ("tokens"), and how a number is written
+       unit?, format?, axis?, the word for values ("tokens"), how one is written, and how at the axis, where it differs
+       step?,                 seconds between two times, where one alone would not say it
        zone?,                 IANA name; else the reader's
        height?,               CSS pixels of the picture
        sync?,                 charts with the same key move their cursors together
@@ -144,7 +145,7 @@ class Plot {
   }
 
   #draw() {
-    const { bars, even, format, height, sync, zone, onSelect } = this.#options;
+    const { axis: written, bars, even, format, height, sync, zone, onSelect } = this.#options;
     const isBar = (each) => bars && !each.line;
     const line = (name) => () => this.#colour(name);
     const style = getComputedStyle(this.#root);
@@ -157,7 +158,7 @@ class Plot {
         legend: { show: false },
         ms: 1e-3,
         tzDate: (time) => (zone ? uPlot.tzDate(new Date(time * 1e3), zone) : new Date(time * 1e3)),
-        padding: [8, 8, 0, 0],
+        padding: [8, 18, 0, 0],
         cursor: {
           y: false,
           drag: { x: Boolean(onSelect), y: false, setScale: false },
@@ -187,7 +188,7 @@ class Plot {
             space: 28,
             size: (chart, values) => this.#gutter(chart, values, font()),
             grid: { stroke: line("--line"), width: 1 },
-            values: (_, values) => values.map((value) => format(value)),
+            values: (_, values) => values.map((value) => (written ?? format)(value)),
             ...(areWhole(this.#series) ? { incrs: WHOLE } : {}),
           },
         ],

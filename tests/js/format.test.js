@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { byteLength, figures, figuresMeaning, place, relativeTime, seconds, titleOf } from "#octavo/format.js";
+import { byteLength, duration, figures, figuresMeaning, place, relativeTime, seconds, titleOf } from "#octavo/format.js";
 
 test("the footer tells time to the first token, speed, prompt, cached and shared part, and output", () => {
   const usage = { prompt_tokens: 1612, cached_tokens: 1580, shared_tokens: 540, completion_tokens: 128 };
@@ -66,4 +66,9 @@ test("a time that comes is told as one", () => {
   assert.equal(relativeTime("2026-03-05T12:00:00Z", now), "in 4 days");
   assert.equal(relativeTime("2027-03-05T12:00:00Z", now), "Mar 5, 2027");
   assert.equal(relativeTime("2026-03-01T12:00:30Z", now), "just now");
+});
+
+test("measured times have two digits and the unit that suits them", () => {
+  const said = [0, 0.0042, 0.012, 0.0994, 0.1, 0.42, 3.14, 9.96, 75].map(duration);
+  assert.deepEqual(said, ["0 ms", "4.2 ms", "12 ms", "99 ms", "0.1 s", "0.42 s", "3.1 s", "10 s", "75 s"]);
 });

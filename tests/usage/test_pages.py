@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -63,6 +65,34 @@ def test_the_page_shows_a_periods_sums_and_whose_they_are(team: Team, strangers:
     for group in ("day", "key", "assistant", "model"):
         assert owner.get(USAGE, {"group": group}).status_code == 200
     assert "style=" not in seen
+
+
+def charted(page: str) -> dict[str, Any]:
+    found = re.search(r'<script id="chart" type="application/json">(.*?)</script>', page)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_charts_have_a_slot_for_each_day_also_where_clocks_change_and_for_each_hour_of_one(team: Team) -> None:
+    """Berlin turned its clocks back on 25 October 2026: that day has 25 hours."""
+    use(team.tenant, datetime(2026, 10, 25, 0, 30, tzinfo=UTC), timing={})
+    use(team.tenant, datetime(2026, 10, 25, 1, 30, tzinfo=UTC), state="refused", prompt_tokens=0, cached_tokens=0)
+    roll_up()
+    owner = log_in(team)
+    owner.cookies["zone"] = "Europe/Berlin"
+    days = charted(body(owner.get(USAGE, {"from": "2026-10-24", "to": "2026-10-26"})))
+    assert days["days"] == ["2026-10-24", "2026-10-25", "2026-10-26"]
+    assert [b - a for a, b in itertools.pairwise(days["times"])] == [24 * 3600, 25 * 3600]
+    assert (days["finished"], days["refused"], days["uncached"], days["cached"]) == (
+        [0, 1, 0], [0, 1, 0], [0, 40, 0], [0, 60, 0],
+    )  # fmt: skip
+    assert days["first_token_p50"][0] is None
+    one = body(owner.get(USAGE, {"from": "2026-10-25", "to": "2026-10-25"}))
+    hours = charted(one)
+    assert len(hours["times"]) == 25
+    assert {b - a for a, b in itertools.pairwise(hours["times"])} == {3600}
+    assert (hours["finished"][2], hours["refused"][3], hours["days"]) == (1, 1, [])
+    assert one.count('<th scope="row">02:00</th>') == 2, "without scripts the same figures are a table"
 
 
 def test_days_are_the_readers_by_cookie_and_by_address(team: Team) -> None:
