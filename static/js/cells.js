@@ -1,6 +1,7 @@
 /* Blocks as small squares on a canvas: how large they can be, and how one is drawn. Whoever draws blocks speaks this
    language: the colour says whose, its strength how many hold it, a dot is pinned, a lighter rest is not filled yet,
-   stripes lie in host memory, an outline holds nothing. */
+   stripes lie in host memory, an outline holds nothing. Of a worker's pool also: a corner that is cut off begins many
+   answers (a team's prompt; two corners: the platform's), a ring belongs to the engine for the moment. */
 
 const SIZES = [14, 12, 10, 8, 7, 6];
 export const GAP = 2;
@@ -32,7 +33,7 @@ export function cellAt(x, y, { size, columns }, total, mirrored = 0) {
 /** Draw a cell whose upper corner is at x, y.
 
     `look`: {colour, strength: 0 to 1, part: how much is filled, pinned, host, outline, dim, mark: the colour of dots and
-    stripes, mirrored}. */
+    stripes, mirrored, corners: 0 to 2, ring: its colour}. */
 export function paint(context, x, y, size, look) {
   const dim = look.dim ?? 1;
   context.clearRect(x, y, size, size);
@@ -52,6 +53,7 @@ export function paint(context, x, y, size, look) {
   context.globalAlpha = look.strength * dim;
   context.fillRect(look.mirrored ? x + size * (1 - part) : x, y, size * part, size);
   context.globalAlpha = dim;
+  if (look.corners) cut(context, x, y, size, look.corners);
   if (look.host) stripe(context, x, y, size, look.mark);
   if (look.pinned) {
     context.fillStyle = look.mark;
@@ -59,7 +61,33 @@ export function paint(context, x, y, size, look) {
     context.arc(x + size / 2, y + size / 2, Math.max(size / 7, 0.8), 0, 7);
     context.fill();
   }
+  if (look.ring) {
+    const wide = Math.max(size / 7, 1);
+    context.strokeStyle = look.ring;
+    context.lineWidth = wide;
+    context.strokeRect(x + wide / 2, y + wide / 2, size - wide, size - wide);
+    context.lineWidth = 1;
+  }
   context.globalAlpha = 1;
+}
+
+/** Takes a corner off, as of a folded sheet; or two that lie across. */
+function cut(context, x, y, size, corners) {
+  const leg = Math.max(Math.round(size * 0.42), 2);
+  context.save();
+  context.globalAlpha = 1;
+  context.globalCompositeOperation = "destination-out";
+  context.beginPath();
+  context.moveTo(x + size - leg, y);
+  context.lineTo(x + size, y);
+  context.lineTo(x + size, y + leg);
+  if (corners > 1) {
+    context.moveTo(x, y + size - leg);
+    context.lineTo(x, y + size);
+    context.lineTo(x + leg, y + size);
+  }
+  context.fill();
+  context.restore();
 }
 
 function stripe(context, x, y, size, colour) {

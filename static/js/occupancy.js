@@ -1,247 +1,522 @@
-/* The operators' block table: which worker, its blocks as a grid, and the same as numbers. */
+/* The operators' block table: which worker, now or at a moment of the last half hour, and which block.
 
+   The feed keeps the table that frames add up to (block-table.js); this joins it to what shows it. The board is drawn
+   with every frame, what is said in words a few times a second. */
+
+import { BlockCard } from "#octavo/block-card.js";
+import { BlockList } from "#octavo/block-list.js";
+import { passes } from "#octavo/block-look.js";
+import { Feed, figuresOf } from "#octavo/block-table.js";
+import { plural, sequenceName, shortId } from "#octavo/block-words.js";
 import { h } from "#octavo/dom.js";
 import { count } from "#octavo/format.js";
-import { CACHED, FREE, Grid } from "#octavo/grid.js";
+import { coloursOf, Grid } from "#octavo/grid.js";
+import { hueNumber, hueOf } from "#octavo/hues.js";
+import { health, Lanes } from "#octavo/lanes.js";
+import { moved } from "#octavo/memory-cells.js";
 import { Connection, socketUrl } from "#octavo/octavo.js";
+import { PagedFigure } from "#octavo/paged-figure.js";
+import { PoolFigures, swatch } from "#octavo/pool-figures.js";
+import { fillRows, row, say } from "#octavo/rows.js";
+import { clock, TimeLine } from "#octavo/time-line.js";
 
-const ACCENTS = ["blue", "rust", "teal", "plum", "ochre", "violet", "moss", "rose"];
-const STATES = ["free", "cached", "used"];
+const WORDS_EVERY_MS = 400;
+const MOST_ROWS = 200;
+// A worker that is watched and says nothing for so long has nothing to say.
+const PATIENCE_MS = 3000;
+// Times of frames and of the line's points differ by as much; more is history that is not kept.
+const SLACK_MS = 2000;
 
 const $ = (id) => document.getElementById(id);
-const grid = new Grid($("grid"));
-let workers = [];
+const place = $("occupancy");
+
+let workers = []; // alive, and the one that is watched though it is gone
 let names = {};
 let watched = null;
-let snapshot = null;
-let only = null;
+let at = null; // the moment that is shown; null: now
+let asked = null; // the moment that was asked for and is under way
+let next = null; // the one to ask for then
+let pointed = -1; // by the pointer
+let chosen = -1; // by click or key
+let open = null; // the number of the sequence whose table is shown
+const lines = new Map(); // worker -> the points of its time line
+const filter = { tenants: new Set(), marks: new Set() }; // tenants by id here, by place for the board
 
-const socket = new Connection(
-  socketUrl("/ws/ops/occupancy"),
-  {
-    onFrame: (frame) => {
-      if (frame.type === "workers") listWorkers(frame);
-      else if (frame.type === "snapshot" && frame.snapshot.worker === watched) show(frame.snapshot);
-    },
-    onState: (state) => {
-      if (state === "open" && watched) socket.send({ type: "watch", worker: watched });
-      if (state === "waiting") $("about").textContent = "No connection to the server; trying again.";
-      if (state === "ended") $("about").textContent = "You may not see this any more. Log in again.";
-    },
+const grid = new Grid({
+  board: $("board"), scroller: $("board-scroll"), space: $("board-space"),
+  canvas: $("grid"), overlay: $("chosen"), map: $("map"), view: $("view"),
+}); // prettier-ignore
+const figures = new PoolFigures({
+  totals: $("totals"), saved: $("saved"), bar: $("pool-bar"), counts: $("counts"), none: $("no-teams"),
+}); // prettier-ignore
+const card = new BlockCard($("hover"));
+const paged = new PagedFigure($("paged-figure"), {
+  spoken: $("spoken"),
+  onChoose: (block) => choose(block),
+  onOpen: (block) => {
+    choose(block);
+    $("board-scroll").focus();
   },
+});
+const list = new BlockList({
+  details: $("blocks"), body: $("blocks-body"), where: $("blocks-where"),
+  before: $("blocks-before"), next: $("blocks-next"), field: $("blocks-field"),
+  onChoose: (block) => {
+    choose(block);
+    $("board-scroll").focus();
+  },
+  wanted: (block) => passes(feed.table, block, grid.filter),
+}); // prettier-ignore
+const lanes = new Lanes($("lanes"), { onChoose: (worker) => worker !== watched && watch(worker) });
+const time = new TimeLine(
+  { place: $("time-line"), moment: $("moment"), earlier: $("earlier"), later: $("later"), live: $("go-live") },
+  { onPick: (moment) => lookBack(moment), onLive: () => goLive(), nameOf: (id) => nameOf(id) },
 );
+const feed = new Feed({ onChange: changed, onGap: () => (at === null ? ask("watch") : lookBack(at)) });
+const socket = new Connection(socketUrl("/ws/ops/occupancy"), {
+  onFrame: heard,
+  onBytes: (message) => feed.take(message),
+  onState: connected,
+});
+
+const nameOf = (id) => names[id] || shortId(id);
+const teamAt = (tenant) => nameOf(feed.table.tenants[tenant] ?? "");
+
+// --- the connection -------------------------------------------------------------------------------------------------
+
+function connected(state) {
+  if (state === "open") {
+    for (const worker of workers) socket.send({ type: "line", worker: worker.id });
+    asked = null;
+    if (watched && at === null) ask("watch");
+    else if (watched) lookBack(at);
+  }
+  place.dataset.connection = state;
+  if (state === "waiting") say($("about"), "No connection to the server; trying again.");
+  if (state === "ended") say($("about"), "You may not see this any more. Log in again.");
+}
+
+function heard(frame) {
+  if (frame.type === "workers") listWorkers(frame);
+  else if (frame.type === "line") {
+    lines.set(frame.worker, frame.points);
+    if (frame.worker === watched) time.show(frame.points);
+    tellLanes();
+  } else if (frame.type === "point") {
+    if (frame.worker === watched) time.add(frame.point);
+    else lines.set(frame.worker, [...(lines.get(frame.worker) ?? []), frame.point].slice(-900));
+    tellLanes();
+  } else if (frame.type === "shown") feed.after(() => shown(frame));
+}
+
+const ask = (type) => socket.send({ type, worker: watched });
+
+// --- which worker ---------------------------------------------------------------------------------------------------
 
 function listWorkers(frame) {
-  workers = frame.workers;
+  const known = new Set(workers.map(({ id }) => id));
+  const before = workers.find(({ id }) => id === watched);
   names = frame.tenants;
-  const alive = workers.length > 0;
-  $("none").hidden = alive;
-  $("live").hidden = !alive || !snapshot;
-  $("worker-field").hidden = workers.length < 2;
-  if (!alive) {
-    watched = snapshot = null;
-    $("about").textContent = "0 workers";
-    return;
-  }
-  if (!workers.some((worker) => worker.id === watched)) watch(workers[0].id);
-  const options = workers.map((worker) =>
-    h("option", { value: worker.id, text: worker.id, selected: worker.id === watched }),
-  );
-  const ids = workers.map((worker) => worker.id).join("\n");
-  if ($("worker").dataset.ids !== ids) {
-    $("worker").replaceChildren(...options);
-    $("worker").dataset.ids = ids;
-  }
-  about();
+  workers = frame.workers;
+  for (const { id } of workers) if (!known.has(id)) socket.send({ type: "line", worker: id });
+  const lost = before && !workers.some(({ id }) => id === watched);
+  // The last picture of one that is gone stays, and its history with it; an empty page would say less.
+  if (lost && feed.table.head) workers = [{ ...before, gone: true }, ...workers];
+  else if (lost || !watched) watched = null;
+  if (!watched && workers.length) watch(workers[0].id);
+  tell();
 }
 
 function watch(worker) {
   watched = worker;
-  snapshot = null;
-  only = null;
-  grid.only = null;
-  $("live").hidden = true;
-  socket.send({ type: "watch", worker });
-  about();
+  at = asked = next = null;
+  pointed = chosen = -1;
+  open = null;
+  card.hide();
+  grid.choose(-1);
+  grid.hold([]);
+  feed.begin(worker);
+  time.look(null);
+  time.show(lines.get(worker) ?? []);
+  ask("watch");
+  const { table } = feed;
+  setTimeout(() => feed.table === table && tell(), PATIENCE_MS);
+  place.dataset.since = String(performance.now());
+  tell();
 }
 
-function about() {
+/** How the page stands, in words. */
+function tell() {
   const worker = workers.find((one) => one.id === watched);
-  if (!worker) return;
-  const health = worker.draining ? "draining" : worker.healthy === false ? "not healthy" : "healthy";
-  const parts = [
-    worker.model,
-    worker.device,
-    worker.dtype,
-    `${count(worker.num_blocks)} blocks of ${worker.block_size} tokens`,
-    health,
-  ];
-  $("about").textContent = parts.filter(Boolean).join(" · ");
+  const any = Boolean(feed.table.head);
+  const silent = worker && !any && performance.now() - Number(place.dataset.since) >= PATIENCE_MS;
+  place.dataset.state = !worker ? "none" : silent ? "silent" : !any ? "connecting" : worker.gone ? "gone" : at === null ? "live" : "past";
+  $("none").hidden = Boolean(worker);
+  $("live").hidden = !worker || !any;
+  $("skeleton").hidden = !worker || any || silent;
+  tellLanes();
+  tellNotice(worker, silent);
+  if (place.dataset.connection !== "open") return;
+  if (!worker) say($("about"), "0 workers");
+  else {
+    const parts = [
+      worker.model,
+      worker.device,
+      worker.dtype,
+      `${count(worker.num_blocks)} blocks of ${worker.block_size} tokens`,
+      workers.length > 1 ? worker.id : "",
+      health(worker),
+    ];
+    say($("about"), parts.filter(Boolean).join(" · "));
+  }
 }
 
-function show(next) {
-  const changed = !snapshot || snapshot.tenants.join() !== next.tenants.join();
-  snapshot = next;
-  $("live").hidden = false;
-  if (changed) colour();
-  grid.draw(next);
-  numbers();
-  if (pointed >= 0) describe();
+function tellLanes() {
+  lanes.show(workers, watched, (id) => (id === watched && at === null && feed.table.head ? feed.table.figures : figuresAt(id)));
 }
 
-const tenantName = (index) =>
-  index < 0 ? "no tenant" : names[snapshot.tenants[index]] || snapshot.tenants[index] || "shared by all";
-const accentOf = (index) => ACCENTS[index % ACCENTS.length];
+const figuresAt = (id) => {
+  const point = lines.get(id)?.at(-1);
+  return point && figuresOf(point.figures);
+};
 
-/** Colours as the canvas needs them, resolved by the browser from the tokens. */
-function colour() {
-  const probe = h("span", { class: "swatch", hidden: true });
-  $("occupancy").append(probe);
-  const resolve = (token, accent) => {
-    if (accent) probe.dataset.accent = accent;
-    probe.style.color = `var(${token})`;
-    return getComputedStyle(probe).color;
+function tellNotice(worker, silent) {
+  let text = "";
+  let way = null;
+  if (silent) text = "This worker has said nothing of its blocks yet. It does so as soon as something runs.";
+  else if (worker?.gone) {
+    text = `This worker is gone. What you see is its last picture, of ${clock(feed.table.head.at_ms)}.`;
+    const other = workers.find((one) => !one.gone && one.model === worker.model) ?? workers.find((one) => !one.gone);
+    if (other) way = { text: `Watch ${other.id}`, go: () => watch(other.id) };
+  } else if (place.dataset.short) {
+    text = place.dataset.short;
+    way = { text: "Live", go: goLive };
+  }
+  const key = `${text}\n${way?.text}`;
+  if ($("notice").dataset.key === key) return;
+  $("notice").dataset.key = key;
+  $("notice").hidden = !text;
+  $("notice").replaceChildren(h("span", { text }));
+  if (way) $("notice").append(h("button", { type: "button", text: way.text, onclick: way.go }));
+}
+
+// --- now, or a moment -----------------------------------------------------------------------------------------------
+
+function goLive() {
+  at = asked = next = null;
+  delete place.dataset.short;
+  time.look(null);
+  ask("watch");
+  tell();
+}
+
+function lookBack(moment) {
+  at = Math.round(moment);
+  time.look(at);
+  if (asked !== null) next = at;
+  else if (socket.send({ type: "at", worker: watched, at_ms: at })) asked = at;
+  tell();
+}
+
+/** The frames of a moment are in. */
+function shown(frame) {
+  if (frame.worker !== watched || asked === null) return;
+  asked = null;
+  if (next !== null && next !== frame.at_ms && at !== null) {
+    const moment = next;
+    next = null;
+    lookBack(moment);
+    return;
+  }
+  next = null;
+  if (at === null) return;
+  delete place.dataset.short;
+  if (!frame.frame_ms) place.dataset.short = "Nothing is kept of that time any more.";
+  else if (frame.frame_ms > frame.at_ms + SLACK_MS)
+    place.dataset.short = `History does not reach back so far. What you see is the oldest picture, of ${clock(frame.frame_ms)}.`;
+  drawSoon(null);
+  tell();
+}
+
+// --- drawing --------------------------------------------------------------------------------------------------------
+
+let due = []; // what changed since the last picture; null: all
+let waits = false;
+let tenants = null; // the list of them that colours and legend were made for
+let total = -1;
+let told = 0;
+let telling = null;
+
+function changed(blocks) {
+  if (asked === null) drawSoon(blocks);
+}
+
+function drawSoon(blocks) {
+  // Many at once are a catching up: all is looked at then.
+  due = blocks === null || due === null || due.length > 4 ? null : [...due, blocks];
+  if (waits) return;
+  waits = true;
+  const draw = () => {
+    waits = false;
+    drawNow();
   };
-  grid.paint({
-    line: resolve("--line"),
-    page: resolve("--surface-1"),
-    none: resolve("--text-3"),
-    tenants: snapshot.tenants.map((_, index) => resolve("--accent", accentOf(index))),
+  // A hidden tab has no frames; its page still has to be right.
+  if (document.hidden) setTimeout(draw, WORDS_EVERY_MS);
+  else requestAnimationFrame(draw);
+}
+
+function drawNow() {
+  const { table } = feed;
+  if (!table.head) return;
+  if ($("live").hidden) tell();
+  const all = due;
+  due = [];
+  if (tenants !== table.tenants || total !== table.total) {
+    tenants = table.tenants;
+    total = table.total;
+    grid.filter = filterByPlace();
+    grid.show(table, hues());
+  } else if (grid.table !== table) grid.show(table, hues());
+  else if (all === null) grid.draw(null);
+  else for (const blocks of all) grid.draw(blocks);
+  holdOpen();
+  if (!telling) telling = setTimeout(words, Math.max(0, told + WORDS_EVERY_MS - performance.now()));
+}
+
+const hues = () => feed.table.tenants.map(hueNumber);
+
+/** Everything that is said beside the board. */
+function words() {
+  telling = null;
+  told = performance.now();
+  const { table } = feed;
+  if (!table.head) return;
+  figures.show(table, lines.get(watched) ?? [], nameOf);
+  tellLegend();
+  tellSequences();
+  tellOpen();
+  list.show(table, teamAt);
+  if (pointed >= 0 || chosen >= 0) describe();
+}
+
+// --- the legend -----------------------------------------------------------------------------------------------------
+
+function tellLegend() {
+  const { table } = feed;
+  const of = table.figures.of;
+  const ids = [...table.tenants].sort((a, b) => sum(of[b]) - sum(of[a]) || hueNumber(a) - hueNumber(b));
+  // Buttons stay where they are while the teams stay the same, so that nobody presses another than was meant.
+  const kept = [...$("legend").children].map((item) => item.dataset.key);
+  const order = [...kept.filter((id) => ids.includes(id)), ...ids.filter((id) => !kept.includes(id))];
+  fillRows($("legend"), order, {
+    keyOf: (id) => id,
+    make: (id) => h("li", {}, h("button", { type: "button", "aria-pressed": "false", onclick: () => toggle(filter.tenants, id) }, swatch(id), h("span"), h("b"))),
+    tell: (item, id) => {
+      const button = item.firstChild;
+      say(button.querySelector("span"), nameOf(id));
+      say(button.querySelector("b"), count(sum(of[id])));
+      button.setAttribute("aria-pressed", String(filter.tenants.has(id)));
+    },
   });
-  probe.remove();
+  $("marks").querySelector("[data-host]").hidden = !table.head.host_blocks;
 }
 
-function tally() {
-  const rows = snapshot.tenants.map((id, index) => ({
-    index,
-    used: 0,
-    cached: 0,
-    pinned: 0,
-    running: snapshot.running?.[id] ?? 0,
-    waiting: snapshot.waiting?.[id] ?? 0,
-  }));
-  const totals = { free: 0, cached: 0, used: 0, pinned: snapshot.pinned?.length ?? 0 };
-  snapshot.state.forEach((state, block) => {
-    totals[STATES[state]] += 1;
-    const row = rows[snapshot.tenant[block]];
-    if (row && state !== FREE) row[state === CACHED ? "cached" : "used"] += 1;
-  });
-  for (const block of snapshot.pinned ?? [])
-    if (rows[snapshot.tenant[block]]) rows[snapshot.tenant[block]].pinned += 1;
-  return { rows, totals };
+const sum = (told) => (told ? told[0] + told[1] : 0);
+
+function toggle(set, value) {
+  if (!set.delete(value)) set.add(value);
+  refilter();
 }
 
-const sum = (counts) => Object.values(counts ?? {}).reduce((all, one) => all + one, 0);
-
-function numbers() {
-  const { rows, totals } = tally();
-  const all = snapshot.state.length;
-  const share = (value) => (all ? `${Math.round((100 * value) / all)} % of ${count(all)}` : "");
-  const figure = (name, value, note) =>
-    h("div", {}, h("dt", { text: name }), h("dd", {}, count(value), h("small", { text: note })));
-  $("totals").replaceChildren(
-    figure("Used", totals.used, share(totals.used)),
-    figure("Cached", totals.cached, share(totals.cached)),
-    figure("Free", totals.free, share(totals.free)),
-    figure("Pinned", totals.pinned, "of used and cached"),
-    figure("Running", sum(snapshot.running), "sequences"),
-    figure("Waiting", sum(snapshot.waiting), "sequences"),
-  );
-  legend(rows);
-  $("counts").replaceChildren(
-    ...rows.map((row) =>
-      h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, h("span", { class: "name" }, swatch(row.index), tenantName(row.index))),
-        ...[row.used, row.cached, row.pinned, row.used + row.cached, row.running, row.waiting].map((value) =>
-          h("td", { text: count(value) }),
-        ),
-      ),
-    ),
-  );
-  if (rows.length === 0)
-    $("counts").replaceChildren(
-      h(
-        "tr",
-        {},
-        h("td", { colspan: 7, text: "No tenant has a block yet. Ask something in a chat and watch." }),
-      ),
-    );
+function refilter() {
+  for (const button of $("marks").querySelectorAll("button"))
+    button.setAttribute("aria-pressed", String(filter.marks.has(button.dataset.mark)));
+  for (const item of $("legend").children)
+    item.firstChild.setAttribute("aria-pressed", String(filter.tenants.has(item.dataset.key)));
+  $("all").hidden = !filter.tenants.size && !filter.marks.size;
+  grid.only(filterByPlace());
+  list.reset();
 }
 
-const swatch = (index) => h("i", { class: "cell", "data-accent": accentOf(index) });
-
-/** Buttons are kept while the tenants stay, so that focus and a press are not lost to the next snapshot. */
-function legend(rows) {
-  const key = snapshot.tenants.join();
-  if ($("legend").dataset.key !== key) {
-    $("legend").dataset.key = key;
-    $("legend").replaceChildren(
-      ...rows.map((row) =>
-        h(
-          "li",
-          {},
-          h(
-            "button",
-            { type: "button", "aria-pressed": "false", onclick: () => filter(row.index) },
-            swatch(row.index),
-            h("span"),
-          ),
-        ),
-      ),
-    );
-  }
-  rows.forEach((row, at) => {
-    $("legend").children[at].querySelector("span").textContent =
-      `${tenantName(row.index)} ${count(row.used + row.cached)}`;
-  });
-}
-
-function filter(index) {
-  only = only === index ? null : index;
-  [...$("legend").children].forEach((item, at) =>
-    item.firstChild.setAttribute("aria-pressed", String(at === only)),
-  );
-  grid.dimOthers(only);
-}
-
-// --- pointing at a block -------------------------------------------------------------------------------------------
-
-let pointed = -1;
-
-function describe() {
-  const lines = [STATES[snapshot.state[pointed]]];
-  if (snapshot.pinned?.includes(pointed)) lines.push("pinned");
-  if (snapshot.state[pointed] !== FREE) {
-    const refs = snapshot.refs[pointed];
-    lines.push(tenantName(snapshot.tenant[pointed]), `${refs} ${refs === 1 ? "reference" : "references"}`);
-    lines.push(`${snapshot.filled[pointed]} of ${snapshot.block_size} tokens`);
-  }
-  $("hover").replaceChildren(h("strong", { text: `Block ${pointed}` }), lines.join(" · "));
-}
-
-$("grid").addEventListener("pointermove", (event) => {
-  pointed = grid.blockAt(event.offsetX, event.offsetY);
-  $("hover").hidden = pointed < 0;
-  if (pointed < 0) return;
-  describe();
-  const x = Math.min(event.clientX + 16, innerWidth - $("hover").offsetWidth - 8);
-  const y = Math.min(event.clientY + 16, innerHeight - $("hover").offsetHeight - 8);
-  $("hover").style.transform = `translate(${x}px, ${y}px)`;
+const filterByPlace = () => ({
+  tenants: new Set([...filter.tenants].map((id) => feed.table.tenants.indexOf(id))),
+  marks: filter.marks,
 });
-$("grid").addEventListener("pointerleave", () => {
+
+$("marks").addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button) toggle(filter.marks, button.dataset.mark);
+});
+$("all").addEventListener("click", () => {
+  filter.tenants.clear();
+  filter.marks.clear();
+  refilter();
+  $("board-scroll").focus();
+});
+
+// --- sequences ------------------------------------------------------------------------------------------------------
+
+function tellSequences() {
+  const { table } = feed;
+  const all = [...table.rows.values()].sort((a, b) => a.number - b.number);
+  const rows = all.slice(0, MOST_ROWS);
+  $("idle").hidden = all.length > 0;
+  $("beside").hidden = all.length === 0 && open === null;
+  $("more").hidden = all.length <= MOST_ROWS;
+  say($("more"), `and ${count(all.length - MOST_ROWS)} more; choose one of their blocks on the board.`);
+  fillRows($("sequences"), rows, {
+    keyOf: ({ number }) => number,
+    make: ({ number, tenant }) => {
+      const line = row(h("button", { type: "button", onclick: () => openSequence(number) }, swatch(table.tenants[tenant]), h("span")), 5);
+      return line;
+    },
+    tell: (line, one) => {
+      line.classList.toggle("open", one.number === open);
+      const button = line.querySelector("button");
+      button.setAttribute("aria-pressed", String(one.number === open));
+      button.title = `Generation ${one.id}`;
+      say(button.querySelector("span"), sequenceName(one));
+      say(line.cells[1], one.tenant < 0 ? "" : teamAt(one.tenant));
+      [one.prompt, one.cached, one.tokens, one.blocks.length].forEach((n, place) => say(line.cells[place + 2], count(n)));
+    },
+  });
+}
+
+function openSequence(number) {
+  open = open === number ? null : number;
+  tellSequences();
+  tellOpen();
+  holdOpen();
+}
+
+function holdOpen() {
+  const one = open === null ? null : feed.table.rows.get(open);
+  const blocks = one ? one.blocks.filter((block) => block >= 0) : [];
+  if (blocks.length || grid.held.length) grid.hold(blocks);
+}
+
+function tellOpen() {
+  $("paged").hidden = open === null;
+  if (open === null) return;
+  const one = feed.table.rows.get(open);
+  if (!one) {
+    say($("paged-about"), at === null ? "It has ended: its blocks are cached or free now." : "It does not run at this moment.");
+    $("paged").classList.add("ended");
+    return;
+  }
+  $("paged").classList.remove("ended");
+  const { block_size: size } = feed.table.head;
+  const live = one.blocks.filter((block) => block >= 0).length;
+  say($("paged-title"), `${sequenceName(one)} · ${one.tenant < 0 ? "no team" : teamAt(one.tenant)}`);
+  const waste = Math.max(live * size - one.tokens, 0);
+  const shared = one.blocks.filter((block) => block >= 0 && feed.table.refs(block) > 1).length;
+  say(
+    $("paged-about"),
+    `${plural(one.tokens, "token")} in ${plural(live, "block")}, ${count(shared)} of them shared; ` +
+      `${count(one.cached)} of ${count(one.prompt)} prompt tokens found; ${plural(waste, "slot")} not filled.`,
+  );
+  paged.show(feed.table, one, one.tenant < 0 ? "--text-3" : hueOf(feed.table.tenants[one.tenant]));
+}
+
+$("paged-close").addEventListener("click", () => {
+  const line = $("sequences").querySelector(`[data-key="${open}"] button`);
+  openSequence(open);
+  (line ?? $("board-scroll")).focus();
+});
+
+// --- pointing at a block --------------------------------------------------------------------------------------------
+
+function describe(aloud = false) {
+  const block = pointed >= 0 ? pointed : chosen;
+  if (block < 0 || block >= feed.table.total) {
+    card.hide();
+    return;
+  }
+  const said = card.show(feed.table, block, grid.whereIs(block), teamAt);
+  if (aloud) $("spoken").textContent = said;
+}
+
+/** Choose a block, as by a click or a key: it keeps its card. */
+function choose(block, aloud = false) {
+  chosen = block;
   pointed = -1;
-  $("hover").hidden = true;
+  grid.choose(block, block < 0 ? [] : feed.table.chain(block));
+  grid.reveal(block);
+  paged.point(block);
+  describe(aloud);
+}
+
+/** Open the sequence that holds a block; of several the one after that which is open. */
+function openHolder(block) {
+  const holders = feed.table.holders(block);
+  if (!holders.length) return false;
+  const place = holders.findIndex(({ row: one }) => one.number === open);
+  const { row: one } = holders[(place + 1) % holders.length];
+  if (one.number !== open) openSequence(one.number);
+  paged.point(block);
+  return true;
+}
+
+const board = $("board-scroll");
+board.addEventListener("pointermove", (event) => {
+  if (event.pointerType === "touch") return;
+  const block = grid.blockAt(event.clientX, event.clientY);
+  if (block === pointed) return;
+  pointed = block;
+  if (block >= 0) grid.choose(block, feed.table.chain(block));
+  else grid.choose(chosen, chosen < 0 ? [] : feed.table.chain(chosen));
+  describe();
 });
-$("worker").addEventListener("change", () => watch($("worker").value));
-new ResizeObserver(() => {
+board.addEventListener("pointerleave", () => {
+  pointed = -1;
+  grid.choose(chosen, chosen < 0 ? [] : feed.table.chain(chosen));
+  describe();
+});
+board.addEventListener("click", (event) => {
+  const block = grid.blockAt(event.clientX, event.clientY);
+  choose(block === chosen ? -1 : block);
+  if (chosen >= 0) openHolder(chosen);
+});
+board.addEventListener("blur", () => {
+  if (chosen < 0) return;
+  card.hide();
+});
+board.addEventListener("keydown", (event) => {
+  if (event.altKey || event.ctrlKey || event.metaKey || !grid.form) return;
+  const { table } = feed;
+  const pages = { PageDown: grid.page, PageUp: -grid.page };
+  if (event.key in pages) choose(Math.max(0, Math.min(Math.max(chosen, 0) + pages[event.key], table.total - 1)), true);
+  else if (event.key === "Escape" && chosen >= 0) choose(-1);
+  else if ((event.key === "p" || event.key === "P") && chosen >= 0) {
+    const parent = table.parent(chosen);
+    if (parent >= 0) choose(parent, true);
+    else $("spoken").textContent = "It builds on no other block.";
+  } else if (event.key === "Enter" && chosen >= 0) {
+    const opened = openHolder(chosen);
+    $("spoken").textContent = opened ? `${$("paged-title").textContent}. ${$("paged-about").textContent}` : "No running sequence holds this block.";
+  } else {
+    const to = moved(chosen, event.key, grid.form, table.total);
+    if (to === null) return;
+    choose(to, true);
+  }
+  event.preventDefault();
+});
+grid.onScroll = () => describe();
+addEventListener("scroll", () => (pointed >= 0 || chosen >= 0) && describe(), { passive: true });
+
+// --- colours and sizes ----------------------------------------------------------------------------------------------
+
+const colour = () => grid.colour(coloursOf(place));
+colour();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", colour);
+matchMedia("(prefers-contrast: more)").addEventListener("change", colour);
+new MutationObserver(colour).observe(document.documentElement, { attributeFilter: ["class"] });
+let width = 0;
+new ResizeObserver(([entry]) => {
+  const now = Math.round(entry.contentRect.width);
+  if (now === width) return;
+  width = now;
   grid.resize();
-  grid.redraw();
 }).observe($("board"));
-new MutationObserver(() => snapshot && colour()).observe(document.documentElement, {
-  attributeFilter: ["class"],
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => snapshot && colour());
 
 socket.connect();
