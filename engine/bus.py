@@ -444,7 +444,9 @@ class Bus:
         )
         event = protocol.Failed(seq=taken.seq + 1, code="engine_died", message=ENGINE_DIED, retryable=True, usage=usage)
         self._fcall(client, protocol.finish(self._worker, taken.id, taken.attempt, event))
-        log.warning("generation.orphan_failed", generation=taken.id, attempt=taken.attempt)
+        log.warning(
+            "generation.orphan_failed", generation=taken.id, attempt=taken.attempt, request_id=_request_id(taken)
+        )
 
     # --- hints ----------------------------------------------------------------------------------------------------
 
@@ -503,6 +505,13 @@ class Bus:
                 self._listener.counting(protocol.decode_count(data))
         except (redis.exceptions.RedisError, msgspec.DecodeError) as error:
             log.warning("count.unreadable", error=type(error).__name__)
+
+
+def _request_id(taken: Taken) -> str:
+    try:
+        return protocol.decode_origin(taken.payload).request_id
+    except msgspec.DecodeError:
+        return ""
 
 
 def _raise_if_general(error: redis.exceptions.RedisError) -> None:

@@ -261,10 +261,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leased: bool = False
     conversation: str = ""
     """The chat that this is a turn of, by its id; empty: of none. Only for who looks at its memory."""
+    request_id: str = ""
+    """Of the request or the frame that asked for it: all processes say it in their logs."""
+    traceparent: str = ""
+    """The span that spans of this generation are children of, as W3C Trace Context writes it."""
 
     @property
     def prompt_name(self) -> str:
         return self.prompt or self.tenant
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Of an encoded Request what says where it came from, for who needs no more: the rest is not decoded."""
+
+    request_id: str = ""
+    traceparent: str = ""
 
 
 class PublishedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -474,6 +485,7 @@ AnyEvent: TypeAlias = Claimed | Started | Delta | AnyTerminal
 
 _event_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 _request_decoder = msgspec.json.Decoder(Request)
+_origin_decoder = msgspec.json.Decoder(Origin)
 _published_decoder = msgspec.json.Decoder(PublishedPrompt)
 _count_decoder = msgspec.json.Decoder(CountRequest)
 _counted_decoder = msgspec.json.Decoder(Counted)
@@ -502,6 +514,10 @@ def decode_counted(data: bytes | str) -> Counted:
 
 def decode_request(data: bytes | str) -> Request:
     return _request_decoder.decode(data)
+
+
+def decode_origin(data: bytes | str) -> Origin:
+    return _origin_decoder.decode(data)
 
 
 def stream_id(attempt: int, seq: int) -> str:

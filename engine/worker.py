@@ -16,9 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
-from engine import protocol
+from engine import logs, protocol, tracing
 from engine.bus import RedisUnavailable, wait_for_redis
 from engine.config import EngineConfig, EngineConfigError
 from engine.models.config import ModelError
@@ -161,23 +159,10 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-def _configure_log() -> None:
-    """One line an event, to standard error. Tracebacks without local variables: those hold prompts."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-
-
 def main(argv: list[str] | None = None) -> int:
     options = _arguments(argv)
-    _configure_log()
+    logs.configure()
+    tracing.begin("engine")
     for value, what, variable in ((options.model, "model", "OCTAVO_MODEL"), (options.redis, "Redis", "REDIS_URL")):
         if not value:
             _say(f"No {what} given: set {variable} or --{what.lower()}.")

@@ -11,6 +11,7 @@ that fails ends everything with an error event at once. No prompt or answer text
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import secrets
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from engine import protocol, wire_requests
+from engine import protocol, run_ends, wire_requests
 from engine.bus import Bus
 from engine.fairness import OUTPUT_COST, PROMPT_COST
 from engine.measures import Measures
@@ -79,8 +80,8 @@ class Run:
     """A generation that this worker owns: where it stands, and what its last event will need."""
 
     __slots__ = (
-        "admitted_at", "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "left", "outputs",
-        "parts", "prompt", "reason", "request", "seq", "several", "shared", "taken_at", "waited_s",
+        "added_at", "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "left", "outputs", "parts",
+        "prompt", "reason", "request", "scheduled_at", "seq", "several", "shared", "taken_at", "waited_s",
     )  # fmt: skip
 
     def __init__(self, taken: Taken) -> None:
@@ -91,8 +92,9 @@ class Run:
         self.taken_at = time.monotonic()
         self.waited_s = taken.waited_ms / 1000
         self.deadline: float | None = None
-        self.admitted_at: float | None = None  # when the step began that first computed some of it
-        self.first_at: float | None = None
+        self.added_at: float | None = None  # the scheduler has it
+        self.scheduled_at: float | None = None  # the first step with a part of it begins
+        self.first_at: float | None = None  # its first token is there
         self.last_at = self.taken_at
         self.prompt = self.cached = self.shared = 0  # tokens; `shared`: of what others share, whether cached or not
         self.outputs: dict[int, int] = {}  # choice -> its tokens
@@ -121,7 +123,7 @@ class Run:
     def timing(self) -> Timing:
         first = self.first_at if self.first_at is not None else self.last_at
         # Also in the engine it may wait for a place, for its tenant's turn, or for a twin that computes its prompt.
-        admitted = min(self.admitted_at, first) if self.admitted_at is not None else self.taken_at
+        admitted = min(self.scheduled_at, first) if self.scheduled_at is not None else self.taken_at
         return Timing(
             queue_s=round(self.waited_s + admitted - self.taken_at, 4),
             prefill_s=round(first - admitted, 4),
@@ -175,7 +177,7 @@ class Worker:
         self.measures = Measures()
         self.metrics = ""
         """Where /metrics of this process is, as host:port; empty: nowhere."""
-        self._step_began = self._step_told = time.monotonic()
+        self._step_at = self._step_told = time.monotonic()
         self.bus = Bus(redis_url, self.id, model, engine.config.max_num_seqs, self, self.details, self.measures)
         self.prompts = WorkerPrompts(engine, self.bus)
         self.memory = WorkerMemory(engine, self.bus, self.id)
@@ -291,7 +293,10 @@ class Worker:
         except Exception as error:
             log.error("request.render_failed", generation=taken.id, error=type(error).__name__)
             refusal = protocol.Failed(code="engine_error", message=FAULT, retryable=True)
-        self._inbox.put(("refused", (taken, refusal)))
+        request = None
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            request = protocol.decode_request(taken.payload)
+        self._inbox.put(("refused", (taken, refusal, request)))
 
     # --- the engine loop ------------------------------------------------------------------------------------------
 
@@ -341,8 +346,9 @@ class Worker:
         elif kind == "prompt":
             self._start(*value)
         elif kind == "refused":
-            taken, event = value
+            taken, event, request = value
             if (run := self._current(taken)) is not None:
+                run.request = request
                 self._end(run, event)
         elif kind == "cancelled":
             self._abort(value, protocol.Cancelled())
@@ -420,9 +426,10 @@ class Worker:
                 conversation=request.conversation,
             )
         except RequestRefused as refused:
-            log.info("request.refused", generation=run.id, code=refused.code)
             self._end(run, protocol.Refused(code=refused.code, param=refused.param, message=refused.message))
             return
+        run.added_at = time.monotonic()
+        run_ends.begun(run)
         run.left = request.params.n
         run.several = run.left > 1
         if not request.tools and self.prompts.wants(request):
@@ -469,7 +476,7 @@ class Worker:
 
     def _step(self) -> None:
         self._rested = False
-        self._step_began = time.monotonic()
+        self._step_at = time.monotonic()
         computed = self._engine.totals["computed_tokens"]
         try:
             outputs = self._engine.step()
@@ -481,7 +488,7 @@ class Worker:
         for run in self._several:
             self._settle(run)
         self._several.clear()
-        self.measures.stepped(self._step_began, self._step_told, self._engine.totals["computed_tokens"] - computed)
+        self.measures.stepped(self._step_at, self._step_told, self._engine.totals["computed_tokens"] - computed)
         self.prompts.acknowledge()
         self._show()
         self.memory.show(self._runs)
@@ -506,11 +513,11 @@ class Worker:
         run.outputs[output.index] = output.completion_tokens
         if output.started is not None:
             prompt, cached = output.started
+            run.scheduled_at = self._step_at
             started = Started(
                 seq=run.seq, prompt_tokens=prompt, cached_tokens=cached, shared_tokens=min(cached, run.shared)
             )
             self._say(run, started, PROMPT_COST * (prompt - cached))
-            run.admitted_at = self._step_began
         if output.new_token_ids or output.text or output.tool_calls:
             now = self._step_told
             if run.first_at is None:
@@ -571,6 +578,7 @@ class Worker:
         else:
             self.measures.ended(REASON_OF.get(type(event), "error"))
         self._said.append((run.id, run.attempt, event, 0.0))
+        run_ends.ended(run, event)
         self._forget(run)
 
     def _forget(self, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,12 @@ def audited_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def log_settings() -> Iterator[None]:
     """A command that sets up its own log does so for its process: here other tests share it."""
-    settings = structlog.get_config()
+    settings, root = structlog.get_config(), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
     yield
     structlog.configure(**settings)
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
