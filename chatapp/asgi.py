@@ -24,6 +24,7 @@ from chatapp.dashboard.routing import websocket_urlpatterns as operators_sockets
 from chatapp.hygiene import limited  # noqa: E402
 from chatapp.operators.announce import announce_setup  # noqa: E402
 from chatapp.origins import from_our_pages  # noqa: E402
+from engine import tracing  # noqa: E402
 
 CLOSE_NOT_FOUND = 4404
 # A collection of the oldest generation walks every object that there is: with the defaults of 700 allocations it came
@@ -31,6 +32,7 @@ CLOSE_NOT_FOUND = 4404
 # imported by now stays for good; the rest is looked at after so many allocations that a step's events are gone by then.
 COLLECT_AFTER = (10_000, 10, 10)
 
+tracing.begin("web")
 announce_setup()
 bodies.bound(max(settings.DATA_UPLOAD_MAX_MEMORY_SIZE, settings.OCTAVO_MAX_BODY))
 

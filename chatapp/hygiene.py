@@ -106,8 +106,12 @@ def refused(request: HttpRequest, fault: HTTPStatus) -> HttpResponse:
 def finished(request: HttpRequest, response: HttpResponse) -> HttpResponse:
     if request.path.startswith(API) and response.status_code >= 400:
         response = shaped(request, response)
-    if request.path.startswith("/v1/") and "x-request-id" not in response.headers:
-        response.headers["x-request-id"] = request_id(request.headers.get("x-request-id", ""))
+    # What our logs have it under. Static files are nobody's request, and nobody logs what was refused above.
+    said = getattr(request, "request_id", None)
+    if said is None and request.path.startswith(API):
+        said = request_id(request.headers.get("x-request-id", ""))
+    if said is not None:
+        response.headers.setdefault("x-request-id", said)
     if request.method == "POST" and request.path.startswith("/accounts/") and response.status_code == HTTPStatus.OK:
         _say_refused(request, response)
     # It rules what a document may do. Scripts and styles obey their page's, and there are eighty of them.

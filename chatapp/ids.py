@@ -29,7 +29,7 @@ def parse_id(value: object) -> uuid.UUID:
 LONGEST_REQUEST_ID = 128
 
 
-def request_id(given: str) -> str:
+def request_id(given: str, longest: int = LONGEST_REQUEST_ID) -> str:
     """The caller's own id of a request where it is usable, else a new one."""
-    usable = 0 < len(given) <= LONGEST_REQUEST_ID and given.isprintable()
+    usable = 0 < len(given) <= longest and given.isprintable()
     return given if usable else f"req_{uuid.uuid4().hex}"

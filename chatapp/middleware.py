@@ -14,6 +14,8 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 from chatapp import scope
 from chatapp.audit.source import client_address, set_source
 from chatapp.ids import request_id
+from chatapp.watched import Watched
+from engine import tracing
 
 Handler = Callable[[HttpRequest], HttpResponse] | Callable[[HttpRequest], Awaitable[HttpResponse]]
 
@@ -48,7 +50,8 @@ async def _in_a_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class ScopeMiddleware:
-    """A request begins with nobody's rows in sight; views enter the scope of their Access. Notes where it came from.
+    """A request begins with nobody's rows in sight; views enter the scope of their Access. Notes where it came from;
+    its end is logged.
 
     Operators work on all tenants in their administration, which shows no chats.
     """
@@ -65,12 +68,12 @@ class ScopeMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
         if self.is_async:
             return self._async(request)
-        with self._scope(request):
-            return self.get_response(request)
+        with self._scope(request), Watched(request) as watched:
+            return watched.answered(self.get_response(request))  # type: ignore[arg-type]
 
     async def _async(self, request: HttpRequest) -> HttpResponse:
-        with self._scope(request):
-            return await self.get_response(request)  # type: ignore[misc]
+        with self._scope(request), Watched(request) as watched:
+            return watched.answered(await self.get_response(request))  # type: ignore[misc]
 
     @staticmethod
     def _scope(request: HttpRequest) -> AbstractContextManager[None]:
@@ -80,6 +83,7 @@ class ScopeMiddleware:
             client_address(request.META.get("REMOTE_ADDR"), forwarded),
             request.request_id,  # type: ignore[attr-defined]
             request.headers.get("Origin"),
+            tracing.traceparent(request.headers.get("traceparent", "")) if request.path.startswith("/v1/") else "",
         )
         return scope.unscoped("admin") if request.path.startswith("/admin/") else scope.no_scope()
 

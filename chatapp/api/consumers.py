@@ -30,12 +30,13 @@ from chatapp.api.lanes import MOST_WAITING
 from chatapp.api.outbox import Outbox, Overflow
 from chatapp.api.subscriptions import Subscriptions
 from chatapp.api.tickets import access_for_ticket
-from chatapp.audit.source import client_address, set_source
+from chatapp.audit.source import NOWHERE, client_address, set_source, source
 from chatapp.errors import Refusal
-from chatapp.ids import request_id
+from chatapp.ids import LONGEST_REQUEST_ID, request_id
 from chatapp.limits.budget import RateLimited
 from chatapp.limits.selectors import limits_of
 from chatapp.tenants.access import Access, BadKey, MfaRequired, NoAccess, access_for_key, access_for_user
+from engine import tracing
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,8 @@ MOST_TASKS = 4 * MOST_RESPONSES + MOST_WAITING
 FRAMES_PER_SECOND = 100
 FRAMES_AT_ONCE = 1000
 SUBPROTOCOL = "octavo.v1"
+API_PATH = "/ws/v1"
+ROOM_FOR_NUMBER = 12  # behind a socket's id: "/" and how many frames a day has
 
 
 class NotLetIn(Exception):
@@ -69,11 +72,14 @@ class ResponseConsumer(AsyncWebsocketConsumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.session_id = str(uuid.uuid4())
         self.outbox = Outbox(self._send_text, self._close_with)
         self.watch: Watch | None = None
         self.desk: Desk | None = None
         self.topics: Subscriptions | None = None
         self.tasks: set[asyncio.Task[None]] = set()
+        self._came = NOWHERE
+        self._frames = 0
         self._may_send = float(FRAMES_AT_ONCE)
         self._sent_at = time.monotonic()
 
@@ -93,7 +99,8 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         self._start(self._send_all())
         try:
             # Frames are handled in this very context, and their tasks inherit it.
-            set_source(*_where_from(self.scope))
+            set_source(*_where_from(self.scope, self.session_id))
+            self._came = source()
             access = await self.let_in()
             scope.enter(access.tenant)
             limits = await in_thread(_plan_of, access)
@@ -112,7 +119,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         guard().add(self.watch)
         self._put(
             frames.SessionCreated(
-                session_id=str(uuid.uuid4()),
+                session_id=self.session_id,
                 limits=frames.Limits(
                     max_responses=MOST_RESPONSES,
                     max_waiting=MOST_WAITING,
@@ -197,7 +204,9 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             return
         if isinstance(frame, frames.Ping):
             self._put(frames.Pong(event_id=frame.event_id))
-        elif len(self.tasks) >= MOST_TASKS:
+            return
+        self._next_request()
+        if len(self.tasks) >= MOST_TASKS:
             self._put(
                 frames.Error(
                     event_id=frame.event_id, code="too_many_requests", retryable=True, retry_after_ms=1000,
@@ -205,7 +214,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
                 )
             )  # fmt: skip
         elif isinstance(frame, frames.Create):
-            self._work(lambda: desk.create(frame), frame, stream_id=frame.stream_id)
+            self._work(lambda: _traced(desk.create(frame)), frame, stream_id=frame.stream_id)
         elif isinstance(frame, frames.Cancel):
             self._work(lambda: desk.cancel(frame), frame, frame.response_id, frame.stream_id)
         elif isinstance(frame, frames.Resume):
@@ -214,6 +223,12 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             self._work(lambda: topics.subscribe(frame), frame)
         else:
             self._work(lambda: topics.unsubscribe(frame), frame)
+
+    def _next_request(self) -> None:
+        """Each frame is a request of its own, to the audit log and to all logs: its number behind the socket's id."""
+        self._frames += 1
+        came = self._came
+        set_source(came.address, f"{came.request_id}/{self._frames}", came.origin, came.traceparent)
 
     def _in_time(self) -> bool:
         """Closes the socket of a client that sends frames faster than any use of it could want."""
@@ -283,21 +298,39 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             )  # fmt: skip
 
 
+def _traced(answering: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+    """With a span around what a question makes, up to the end of its answer, where traces are kept."""
+    if not tracing.on():
+        return answering
+    came = source()
+
+    async def traced() -> None:
+        with tracing.span(
+            "response.create", kind="server", parent=came.traceparent, octavo__request_id=came.request_id
+        ):
+            await answering
+
+    return traced()
+
+
 def _plan_of(access: Access) -> dict[str, int | float]:
     with scope.tenant_scope(access.tenant):
         return limits_of(access).said()
 
 
-def _where_from(opened: Mapping[str, Any]) -> tuple[str | None, str, str | None]:
-    """The client's address, an id of the socket, and the page's origin: for the audit log and the limits of keys."""
+def _where_from(opened: Mapping[str, Any], session_id: str) -> tuple[str | None, str, str | None, str]:
+    """The client's address, an id of the socket (the caller's, or the one that it is told), the page's origin, and an
+    API caller's trace: for the audit log, the limits of keys, and what is logged."""
     headers = dict(opened.get("headers", ()))
     peer = (opened.get("client") or (None,))[0]
     forwarded = headers.get(b"x-forwarded-for", b"").decode("latin-1")
     origin = headers.get(b"origin")
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
     return (
         client_address(peer, forwarded),
-        request_id(headers.get(b"x-request-id", b"").decode("latin-1")),
+        request_id(given, longest=LONGEST_REQUEST_ID - ROOM_FOR_NUMBER) if given else session_id,
         origin.decode("latin-1") if origin is not None else None,
+        tracing.traceparent(headers.get(b"traceparent", b"").decode("latin-1")) if opened["path"] == API_PATH else "",
     )
 
 

@@ -1,10 +1,15 @@
-"""Where a request came from, for the audit log: kept in the context, so that services need not hand it around."""
+"""Where a request came from, for the audit log, for what is logged and for traces: kept in the context, so that
+services need not hand it around. It goes along with what is asked of others: in the engine's Request, in Celery's
+headers.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.conf import settings
 
@@ -15,6 +20,8 @@ class Source:
     request_id: str = ""
     # What a browser says its page is from; None where no Origin was sent. A key may be bound to some.
     origin: str | None = None
+    # The span of whoever asked, by W3C Trace Context; of a caller's own it has passed engine.tracing.traceparent.
+    traceparent: str = ""
 
 
 NOWHERE = Source()
@@ -25,8 +32,18 @@ def source() -> Source:
     return _source.get()
 
 
-def set_source(address: str | None, request_id: str, origin: str | None = None) -> None:
-    _source.set(Source(address, request_id, origin))
+def set_source(address: str | None, request_id: str, origin: str | None = None, traceparent: str = "") -> None:
+    _source.set(Source(address, request_id, origin, traceparent))
+
+
+@contextmanager
+def on_behalf_of(request_id: str, traceparent: str = "") -> Iterator[None]:
+    """What is done meanwhile is done for that request, which may have ended long ago and in another process."""
+    token = _source.set(replace(_source.get(), request_id=request_id, traceparent=traceparent))
+    try:
+        yield
+    finally:
+        _source.reset(token)
 
 
 def client_address(peer: str | None, forwarded_for: str) -> str | None:

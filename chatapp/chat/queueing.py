@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import redis.exceptions
@@ -17,6 +18,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from chatapp.audit.source import source
 from chatapp.chat import recorder
 from chatapp.chat.models import UNFINISHED, Generation, State
 from chatapp.chat.text import plain
@@ -30,7 +32,7 @@ from chatapp.streaming import finished
 from chatapp.streaming.cancel import cancel, is_cancelled
 from chatapp.streaming.submit import QueueFull, enqueue
 from chatapp.tenants.access import Access
-from engine import protocol
+from engine import protocol, tracing
 from engine.protocol import Request
 
 log = structlog.get_logger(__name__)
@@ -40,6 +42,7 @@ LONGEST_KEY = 200
 WITHOUT_ANSWER = (State.CANCELLED, State.TIMEOUT, State.INTERRUPTED, State.FAILED)
 
 Accepted = TypeVar("Accepted")
+P = ParamSpec("P")
 
 
 def says_length(params: Mapping[str, Any] | None) -> bool:
@@ -120,6 +123,24 @@ def _catch_up(access: Access) -> int:
     return written
 
 
+def submitting(accept: Callable[Concatenate[Access, P], Accepted]) -> Callable[Concatenate[Access, P], Accepted]:
+    """A function that accepts and queues: a part of the request's trace; the engine's and the recorder's follow it."""
+
+    @wraps(accept)
+    def traced(access: Access, /, *args: P.args, **kwargs: P.kwargs) -> Accepted:
+        came = source()
+        with tracing.span(
+            "submit",
+            kind="producer",
+            parent="" if tracing.current() else came.traceparent,
+            octavo__tenant=str(access.tenant.pk),
+            octavo__request_id=came.request_id,
+        ):
+            return accept(access, *args, **kwargs)
+
+    return traced
+
+
 def reserved(admission: Admission, generation: Generation, request: Request, said: bool) -> Request:
     """The request with the length of answer that was reserved for it."""
     longest = request.params.max_tokens
@@ -163,6 +184,8 @@ def queue_all(generations: Sequence[Generation], admission: Admission) -> None:
         queued.append(generation)
     for generation in queued:
         mark_queued(generation)
+        log.info("generation.queued", generation=str(generation.pk), model=generation.model)
+    tracing.note(octavo__generation=",".join(str(generation.pk) for generation in queued[:8]))
 
 
 def _stop(queued: Sequence[Generation]) -> None:

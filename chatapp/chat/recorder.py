@@ -11,7 +11,8 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -21,6 +22,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from django.dispatch import Signal
 from django.utils import timezone
 
+from chatapp.audit.source import on_behalf_of
 from chatapp.chat import used
 from chatapp.chat.models import Conversation, Generation, Message, MessageStatus, State
 from chatapp.ids import parse_id
@@ -34,6 +36,7 @@ from chatapp.streaming.finished import Entry
 from chatapp.usage.models import Kind
 from chatapp.usage.services import Ended
 from chatapp.usage.services import record as record_usage
+from engine import protocol, tracing
 from engine.protocol import AnyEvent, Terminal, TokenLogprob
 
 log = structlog.get_logger(__name__)
@@ -94,8 +97,26 @@ def record(generation_id: str) -> bool:
     answer = rebuild(finished.read_log(generation_id))
     if answer.terminal is None:
         return False
-    status = str(type(answer.terminal).__struct_config__.tag)
-    return write(generation, answer, State(status))
+    state = State(str(type(answer.terminal).__struct_config__.tag))
+    with _on_behalf_of(generation):
+        write(generation, answer, state)
+        log.info("generation.recorded", generation=generation_id, state=str(state), tokens=answer.completion_tokens)
+        return True
+
+
+@contextmanager
+def _on_behalf_of(generation: Generation) -> Iterator[None]:
+    """What is said and begun meanwhile belongs to the request that asked for the answer, and to its trace."""
+    try:
+        came = protocol.decode_origin(bytes(generation.request or b"{}"))
+    except msgspec.DecodeError:
+        came = protocol.Origin()
+    said = {"octavo__generation": str(generation.pk), "octavo__request_id": came.request_id}
+    with (
+        tracing.span("record", kind="consumer", parent=came.traceparent, **said),
+        on_behalf_of(came.request_id, tracing.current() or came.traceparent),
+    ):
+        yield
 
 
 @transaction.atomic

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from chatapp.audit.source import source
 from chatapp.chat.instructions import Instructions
 from chatapp.chat.models import Generation, Message, MessageRole, MessageStatus
 from chatapp.chat.params import sampling_params
@@ -22,6 +23,7 @@ from chatapp.files.prompt import with_question
 from chatapp.files.selectors import prompt_blocks
 from chatapp.limits.values import Limits
 from chatapp.tenants.access import Access
+from engine import tracing
 from engine.protocol import ChatMessage, Request, SamplingParams, SystemText
 
 NO_TOOLS = Toolbox()
@@ -127,6 +129,8 @@ def wire_request(
         max_prompt_tokens=limits.context_tokens or 0,
         leased=leased,
         conversation=str(generation.conversation_id or ""),
+        request_id=source().request_id,
+        traceparent=tracing.current() or source().traceparent,
     )
 
 

@@ -30,7 +30,7 @@ from chatapp.chat.models import (
     MessageStatus,
 )
 from chatapp.chat.placing import Placing
-from chatapp.chat.queueing import accepted, known, new_generation, queue_all, reserved, says_length
+from chatapp.chat.queueing import accepted, known, new_generation, queue_all, reserved, says_length, submitting
 from chatapp.chat.requests import derived_salt, digest_of, hides_prompt, history_of, model_of, sampling_of, wire_request
 from chatapp.chat.stateless import complete, complete_all
 from chatapp.chat.text import clean
@@ -198,6 +198,7 @@ def _answer_in(
     return _answer(access, wanted, place, digest)
 
 
+@submitting
 def _answer(access: Access, wanted: _Wanted, place: Placing, digest: str) -> Generation:
     admission = Admission(access, wanted.limits)
     admission.enter()

@@ -28,6 +28,7 @@ from chatapp.chat.queueing import (
     release,
     reserved,
     says_length,
+    submitting,
     without_answer,
 )
 from chatapp.chat.requests import NO_TOOLS, derived_salt, digest_of, hides_prompt, model_of, sampling_of, wire_request
@@ -216,6 +217,7 @@ def _no_assistant(model: str | None) -> None:
         )
 
 
+@submitting
 def _accept(
     access: Access,
     asked: Sequence[_Asked],

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from chatapp.chat.recorder import Recorder
+from engine import tracing
 
 
 class Command(BaseCommand):
@@ -15,6 +16,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         stopped = False
+        tracing.begin("recorder")
 
         def stop(number: int, frame: object) -> None:
             nonlocal stopped
