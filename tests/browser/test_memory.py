@@ -83,7 +83,7 @@ def test_a_chats_blocks_fill_as_it_is_answered_stay_for_its_next_turn_and_are_no
     assert "This turn" not in rows(page)
     own = rows(page)["This chat, from earlier turns"]
 
-    chat.ask("And then?").wait_for_text(20)
+    chat.ask("Tell me another long story, about a harbour, in many words.").wait_for_text(20)
     page.wait_for_function("() => document.getElementById('memory-rows').textContent.includes('This turn')")
     assert rows(page)["This chat, from earlier turns"] >= own - 1, "the second turn found what the first one left"
     page.get_by_role("button", name="Stop", exact=True).click()
