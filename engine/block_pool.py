@@ -8,7 +8,8 @@ and the counts per tenant. Promises, after every call:
 - only leaves are evicted, so the parent of a findable block is always there;
 - who pays for a new block is the tenant that holds most for its weight; of its leaves first those that its next turn
   can do without (`spare`), the longest released first, then the others in the same order. Pinned blocks go last of all;
-- no operation depends on the pool's size; an eviction costs O(tenants + log(blocks)).
+- no operation depends on the pool's size; an eviction costs O(tenants + log(blocks));
+- `touched` has every block of which anything that can be seen has changed since it was last emptied.
 
 It does not know tokens, hashes or sequences: the prefix cache decides which blocks are findable (`keep`) and is told
 when one of them is evicted.
@@ -23,6 +24,7 @@ from enum import IntEnum
 PINNABLE = 2
 """At most 1 / PINNABLE of the pool can be pinned: the rest must serve whatever comes."""
 NO_PARENT = -1
+NEVER = -1.0
 
 
 class BlockState(IntEnum):
@@ -42,7 +44,7 @@ class _Rank(IntEnum):
 class BlockPool:
     """Blocks 0 .. num_blocks - 1. `on_evict(block)` is called as a cached block loses its content.
 
-    `now`: the time in seconds that its owner keeps, for `lifetime_s` only.
+    `now`: the time in seconds that its owner keeps, for `lifetime_s` and `used_at` only.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None] | None = None) -> None:
@@ -62,6 +64,10 @@ class BlockPool:
         self.kept = bytearray(num_blocks)
         self.filled: list[int] = [0] * num_blocks
         """Tokens that a findable block holds; 0 for others."""
+        self.touched: set[int] = set()
+        """For who follows the pool: it empties this."""
+        self.used_at: list[float] = [NEVER] * num_blocks
+        """When a block's references last changed."""
         self.evictions = 0
         self.now = 0.0
         self._lifetimes = 0.0
@@ -140,7 +146,8 @@ class BlockPool:
         for block in blocks:
             self.refs[block] = 1
             self.owner[block] = tenant
-            self._born[block] = self.now
+            self._born[block] = self.used_at[block] = self.now
+        self.touched.update(blocks)
         if count:
             _add(self.blocks_of, tenant, count)
             _add(self.used_of, tenant, count)
@@ -155,6 +162,8 @@ class BlockPool:
                 _add(self.used_of, self._owner(block), 1)
                 self._unqueue(block)
             self.refs[block] += 1
+            self.used_at[block] = self.now
+        self.touched.update(blocks)
 
     def release(self, blocks: Sequence[int], spare: int = 0) -> None:
         """One reference less on each block of a table given from head to tail; the last one makes it cached or free.
@@ -162,10 +171,12 @@ class BlockPool:
         Of the last `spare` blocks the tenant can do without the content at its next turn.
         """
         self._releases += 1
+        self.touched.update(blocks)
         for index in range(len(blocks) - 1, -1, -1):
             block = blocks[index]
             assert self.refs[block] > 0, f"block {block} released more often than acquired"
             self.refs[block] -= 1
+            self.used_at[block] = self.now
             if self.refs[block]:
                 continue
             _add(self.used_of, self._owner(block), -1)
@@ -187,6 +198,7 @@ class BlockPool:
         assert parent == NO_PARENT or self.refs[parent], f"block {block} is in use, and its parent {parent} is not"
         self.kept[block] = 1
         self.filled[block] = filled
+        self.touched.add(block)
         self._parent[block] = parent
         if parent != NO_PARENT:
             assert self.kept[parent], f"the parent of block {block}, {parent}, is not findable"
@@ -204,6 +216,7 @@ class BlockPool:
         assert self.kept[block], f"block {block} is not findable"
         assert not self._children[block], f"block {block} is no findable leaf"
         self._unqueue(block)
+        self.touched.add(block)
         self.kept[block] = 0
         self.filled[block] = 0
         self._pins.pop(block, None)
@@ -229,6 +242,7 @@ class BlockPool:
         """Another tenant pays for a block from now on: one that shares it."""
         former = self._owner(block)
         queued = self._queued[block] is not None
+        self.touched.add(block)
         self._unqueue(block)
         if self.refs[block]:
             _add(self.used_of, former, -1)
@@ -336,12 +350,14 @@ class BlockPool:
             if block not in self._pins and len(self._pins) >= self.num_blocks // PINNABLE:
                 break
             self._pins[block] = self._pins.get(block, 0) + 1
+            self.touched.add(block)
             done += 1
             self._queue(block)
         return done
 
     def unpin(self, blocks: Sequence[int]) -> None:
         """Take one pin off each block. The caller knows that they hold what it pinned."""
+        self.touched.update(blocks)
         for block in blocks:
             self._pins[block] -= 1
             if self._pins[block] == 0:

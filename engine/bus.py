@@ -15,8 +15,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import redis
@@ -26,18 +28,19 @@ import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from engine import protocol
+from engine import occupancy_log, occupancy_wire, protocol
 from engine.measures import Measures
+from engine.occupancy_log import OccupancyLog
 from engine.outbox import Listener, Outbox, Said
 from engine.protocol import Delta, Started, Taken, Tell, WorkerDetails
+
+if TYPE_CHECKING:
+    from engine.occupancy import Frame
 
 log = structlog.get_logger(__name__)
 
 BLOCK_S = 5.0
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
-# A snapshot of a large pool has tens of kilobytes, and who looks wants the newest.
-SNAPSHOTS = 50
-
 HEARING_S = 2.0
 ANSWER_TTL_S = 10  # of a count's answer that nobody fetches
 
@@ -103,20 +106,24 @@ def wait_for_redis(url: str, for_s: float, say: Callable[[str], None]) -> None:
         time.sleep(0.2)
 
 
-def recent_snapshots(url: str, worker: str | None) -> list[protocol.Snapshot]:
-    """What a worker's stream (None: every live worker's) still holds of its block table, the newest first.
+def recent_lengths(url: str, worker: str | None) -> Counter[int]:
+    """How many sequences had which length, in tokens, in all frames that a worker's stream (None: every live worker's)
+    still holds.
 
     Raises RedisUnavailable when the server does not answer.
     """
-    entries: list[Any] = []
+    lengths = Counter[int]()
     try:
         client = connect(url)
         names: Any = client.zrange(protocol.WORKERS, 0, -1) if worker is None else [worker.encode()]
         for name in names:
-            newest: Any = client.xrevrange(protocol.occupancy_key(name.decode()))
-            entries += newest
+            running: dict[int, occupancy_wire.Row] = {}
+            entries: Any = client.xrange(protocol.occupancy_key(name.decode()))
+            for _, fields in entries:
+                running = occupancy_wire.next_rows(running, occupancy_wire.decode_head(fields[b"head"]))
+                lengths.update(max(row.prompt, row.tokens) for row in running.values())
         client.close()
-        return [msgspec.json.decode(fields[b"snapshot"], type=protocol.Snapshot) for _, fields in entries]
+        return lengths
     except (ValueError, redis.exceptions.RedisError, OSError) as error:
         raise RedisUnavailable(f"Redis cannot be used: {error}") from None
 
@@ -146,7 +153,7 @@ class Bus:
         self._outbox = Outbox(listener)
         self._unknown: set[str] = set()
         self._warm: frozenset[str] = frozenset()
-        self._snapshot: protocol.Snapshot | None = None
+        self._occupancy = OccupancyLog(worker)
         self._forgot: set[str] = set()
         self._watched: list[protocol.Watch] = []
         self._memories: dict[protocol.Watch, protocol.Memory] = {}
@@ -161,6 +168,7 @@ class Bus:
         self.round_trips = 0
         self._io = threading.Thread(target=self._run, name="bus", daemon=True)
         self._hints = threading.Thread(target=self._read_hints, name="bus-hints", daemon=True)
+        self._packer = ThreadPoolExecutor(1, thread_name_prefix="bus-frames")
 
     # --- called by the engine loop --------------------------------------------------------------------------------
 
@@ -172,8 +180,20 @@ class Bus:
         """All that a step has to say."""
         self._inbox.put(("tell", (time.monotonic(), list(said))))
 
-    def publish(self, snapshot: protocol.Snapshot) -> None:
-        self._inbox.put(("snapshot", snapshot))
+    @property
+    def lacks_whole_frame(self) -> bool:
+        """Frames were lost on their way: only a whole one is of use now."""
+        return self._occupancy.lost
+
+    def publish(self, frame: Frame) -> None:
+        self._packer.submit(self._pack, frame)
+
+    def _pack(self, frame: Frame) -> None:
+        try:
+            self._inbox.put(("frame", occupancy_log.pack(frame)))
+        except Exception as error:
+            log.exception("bus.failed")
+            self._listener.broken(error)
 
     def remember(self, memories: dict[protocol.Watch, protocol.Memory]) -> None:
         """What we hold of chats that somebody looks at."""
@@ -181,7 +201,8 @@ class Bus:
 
     def forgot(self, tenant: str) -> None:
         """Nothing is left here of a tenant that was to be forgotten."""
-        self._inbox.put(("forgot", tenant))
+        # Behind the frames: who waits for this sees a block table without the tenant.
+        self._packer.submit(self._inbox.put, ("forgot", tenant))
 
     def warm(self, tenants: Iterable[str]) -> None:
         """Whose prompts we hold, from now on."""
@@ -205,6 +226,8 @@ class Bus:
 
     def stop(self, within_s: float) -> None:
         """Send what is left to say, as far as it gets within the time, sign off, and end the threads."""
+        self._taking = False
+        self._packer.shutdown()
         self._inbox.put(("stop", time.monotonic() + within_s))
         self._io.join(within_s + 6)
 
@@ -268,8 +291,8 @@ class Bus:
             if kind == "tell":
                 self._told_since = self._told_since or value[0]
                 self._outbox.note(value[1])
-            elif kind == "snapshot":
-                self._snapshot = value
+            elif kind == "frame":
+                self._occupancy.add(value)
             elif kind == "memories":
                 self._memories.update(value)
             elif kind == "forgot":
@@ -301,7 +324,8 @@ class Bus:
         """Send all that has gathered, in one pipeline, and act on the replies."""
         tells, ending = self._outbox.unsent()
         told = self._warmed or self._counted or self._forgot or self._memories
-        if not (tells or ending or self._snapshot or told):
+        now_ms = int(time.time() * 1000)
+        if not (tells or ending or told or self._occupancy.has_work(now_ms)):
             self._told_since = None  # of what has been dropped
             return
         pipe = client.pipeline(transaction=False)
@@ -310,10 +334,8 @@ class Bus:
         for generation in ending:
             assert generation.terminal is not None
             pipe.fcall(*protocol.finish(self._worker, generation.id, generation.attempt, generation.terminal))
-        if self._snapshot is not None:
-            fields: Any = {"snapshot": protocol.encode(self._snapshot)}
-            pipe.xadd(protocol.occupancy_key(self._worker), fields, maxlen=SNAPSHOTS)
-        for tenant in self._forgot:  # after the snapshot: who waits for this sees a block table without the tenant
+        self._occupancy.write(pipe, now_ms)
+        for tenant in self._forgot:
             pipe.sadd(protocol.forgot_key(tenant), self._worker)
             pipe.expire(protocol.forgot_key(tenant), protocol.FORGOT_TTL_S)
         self._add_answers(pipe)
@@ -321,7 +343,10 @@ class Bus:
         began = time.monotonic()
         replies = pipe.execute(raise_on_error=False)
         self._measures.flushed(began, self._told_since)
-        self._snapshot = None
+        first = bool(tells) + len(ending)
+        behind = first + self._occupancy.num_asked
+        self._occupancy.written(replies[first:behind])
+        del replies[first:behind]
         self._forgot.clear()
         self._warmed.clear()
         self._counted.clear()

@@ -11,19 +11,25 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
+from engine.block_pool import NEVER
+
 
 class HostPool:
-    """Slots first .. first + size - 1. `weight`: tenants' shares, 1 for those without an entry."""
+    """Slots first .. first + size - 1. `weight`: tenants' shares, 1 for those without an entry. `touched`: who follows
+    the slots finds there which have been taken, cleared or handed over, and empties it.
+    """
 
-    def __init__(self, size: int, first: int, weight: Mapping[str, float]) -> None:
+    def __init__(self, size: int, first: int, weight: Mapping[str, float], touched: set[int] | None = None) -> None:
         self.size = size
         self.first = first
+        self.touched = set() if touched is None else touched
         self.loaded = 0
         """Blocks that went back to the pool."""
         self._weight = weight
         self._free = list(range(first + size - 1, first - 1, -1))
         self._held: dict[str, OrderedDict[int, None]] = {}  # the first to come first; a tenant without any has no entry
         self._owner: dict[int, str] = {}
+        self._used_at: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self._owner)
@@ -39,10 +45,12 @@ class HostPool:
         tenant = max(self._held, key=lambda name: len(self._held[name]) / self._weight.get(name, 1.0))
         return next(iter(self._held[tenant]))
 
-    def take(self, tenant: str) -> int:
-        """A free slot, for a block of this tenant. The caller has seen to it that there is one."""
+    def take(self, tenant: str, used_at: float = NEVER) -> int:
+        """A free slot, for a block of this tenant, last used then. The caller has seen to it that there is one."""
         slot = self._free.pop()
         self._owner[slot] = tenant
+        self._used_at[slot] = used_at
+        self.touched.add(slot)
         self._held.setdefault(tenant, OrderedDict())[slot] = None
         return slot
 
@@ -64,18 +72,24 @@ class HostPool:
     def owner(self, slot: int) -> str:
         return self._owner[slot]
 
+    def used_at(self, slot: int) -> float:
+        """When the block in a taken slot was last used, in the pool."""
+        return self._used_at[slot]
+
     def hand_over(self, slot: int, tenant: str) -> None:
         """Another tenant's from now on: one that shares it. It may go again, as if it had just come."""
         if not self.is_on_hold(slot):
             self.hold(slot)
         self._owner[slot] = tenant
+        self.touched.add(slot)
         self.let_go(slot)
 
     def clear(self, slot: int) -> None:
         """The slot holds nothing any more."""
         if not self.is_on_hold(slot):
             self.hold(slot)
-        del self._owner[slot]
+        del self._owner[slot], self._used_at[slot]
+        self.touched.add(slot)
         self._free.append(slot)
 
     def check_integrity(self) -> None:

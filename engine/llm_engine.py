@@ -132,12 +132,14 @@ class LLMEngine:
         self._max_slots = self.max_blocks_per_tenant * self.block_size
         if self.scheduler.windows is not None:
             self._max_slots = max(self._max_slots, self.max_model_len)
+        self.epoch_s = time.time() - clock()
+        """What to add to the pool's time to get seconds of the Unix epoch."""
         self.chats = ChatMemory(
             self.pool,
             self.cache,
             self.scheduler,
             block_bytes=int(getattr(runner, "block_bytes", 0)),
-            epoch_s=time.time() - clock(),
+            epoch_s=self.epoch_s,
         )
         self._live: dict[str, list[Sequence]] = {}  # the choices that have not ended
         self._ended: list[StepOutput] = []  # ended between two steps; the next one tells

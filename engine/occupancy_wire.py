@@ -39,7 +39,8 @@ MOST_TENANTS = 2**16 - 2
 
 
 class Row(msgspec.Struct, omit_defaults=True):
-    """A running sequence. In a change: what of it has changed; its table is `table[:at] + blocks`.
+    """A running sequence. In a change: what of it has changed; its table is `table[:at] + blocks`. Of one that is known
+    from the frame before only `number`, `tokens`, `at` and `blocks` are said: the rest is as it was.
 
     `number` is the sequence's own while it runs, never given to another of the same worker. `id`: the generation's.
     `tokens`: computed ones; `cached`: prompt tokens that were found. `regions`: where the platform's and the team's
@@ -146,6 +147,20 @@ def _bytes(column: array[int]) -> bytes:
     return column.tobytes()
 
 
+def next_rows(rows: dict[int, Row], head: Head) -> dict[int, Row]:
+    """The sequences that run, by number, behind a frame; `rows`: those before it. Their `at` is 0."""
+    rows = dict(rows) if head.base else {}
+    for number in head.gone:
+        rows.pop(number, None)
+    for row in head.rows:
+        before = rows.get(row.number)
+        if before is not None:
+            blocks = [*before.blocks[: row.at], *row.blocks]
+            row = msgspec.structs.replace(before, tokens=row.tokens, blocks=blocks)
+        rows[row.number] = row
+    return rows
+
+
 class Table:
     """The block table as a reader knows it: four columns of words, the running sequences, and the last head."""
 
@@ -159,7 +174,7 @@ class Table:
         """Take in the next frame. Raises Gap where frames between are missing: wait for a whole one then."""
         words = decompress(cells)
         if head.base == 0:
-            self.tenants, self.rows = [], {}
+            self.tenants = []
             total = head.blocks + head.host_blocks
             self.columns = [words[start : start + total] for start in range(0, WORDS * total, total)]
         elif self.head is None or self.head.number != head.base:
@@ -171,10 +186,5 @@ class Table:
                 for number, column in enumerate(self.columns, 1):
                     column[block] = words[number * count + place]
         self.tenants += head.tenants
-        for number in head.gone:
-            self.rows.pop(number, None)
-        for row in head.rows:
-            before = self.rows.get(row.number)
-            kept = before.blocks[: row.at] if before is not None else []
-            self.rows[row.number] = msgspec.structs.replace(row, at=0, blocks=[*kept, *row.blocks])
+        self.rows = next_rows(self.rows, head)
         self.head = head

@@ -67,14 +67,13 @@ def read_lengths(path: str) -> Counter[int]:
 
 
 def sample_lengths(url: str, worker: str) -> Counter[int]:
-    """The lengths of what runs, from the snapshots that a worker ("all": every worker) has published lately."""
-    from engine.bus import RedisUnavailable, recent_snapshots
+    """The lengths of what runs, from the frames that a worker ("all": every worker) has published lately."""
+    from engine.bus import RedisUnavailable, recent_lengths
 
     try:
-        snapshots = recent_snapshots(url, None if worker == "all" else worker)
+        lengths = recent_lengths(url, None if worker == "all" else worker)
     except RedisUnavailable as error:
         raise PlanError(str(error)) from None
-    lengths = Counter(length for snapshot in snapshots for length in snapshot.lengths)
     if not lengths:
         who = "No worker" if worker == "all" else f"The worker {worker}"
         raise PlanError(f"{who} has shown a running sequence lately; ask again while there is work, or give --lengths.")

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from engine.block_pool import NO_PARENT, BlockPool
 from engine.host_pool import HostPool
+from engine.occupancy_wire import UNKNOWN
 from engine.pins import Pins
 from engine.sequence import Content, Sequence
 
@@ -31,7 +32,7 @@ from engine.sequence import Content, Sequence
 class CachedBlock:
     """What a findable block holds. `parent` is None for a prompt's first block; `children` are in order of content.
 
-    `block`: of the pool, or a slot of the host pool, which are numbered on from there.
+    `block`: of the pool, or a slot of the host pool, which are numbered on from there. `kind`: as Sequence.kind.
     """
 
     block: int
@@ -39,6 +40,7 @@ class CachedBlock:
     content: Content
     size: int
     key: int
+    kind: int = UNKNOWN
     children: list[CachedBlock] = field(default_factory=list)
 
 
@@ -84,7 +86,7 @@ class PrefixCache:
         host_blocks: int = 0,
     ) -> None:
         self.pool = pool
-        self.host = HostPool(host_blocks, pool.num_blocks, pool.weight) if host_blocks else None
+        self.host = HostPool(host_blocks, pool.num_blocks, pool.weight, pool.touched) if host_blocks else None
         self.copies: list[tuple[int, int]] = []
         """Blocks to copy, (source, destination), in this order, before the step is computed. The engine empties it."""
         self.block_size = block_size
@@ -185,7 +187,7 @@ class PrefixCache:
             if known is not None and known is not entry:  # its beginning was findable until now
                 self._remove(block)
             if entry is None:
-                entry = self._insert(CachedBlock(block, parent, content, size, key))
+                entry = self._insert(CachedBlock(block, parent, content, size, key, sequence.kind(index, size)))
             elif self.on_host(entry):
                 self._move_to_pool(entry, block)
             elif known is not entry:
@@ -193,6 +195,7 @@ class PrefixCache:
                 self.pool.release([block])
                 table[index] = entry.block
                 sequence.num_synced = min(sequence.num_synced, index)
+                sequence.num_told = min(sequence.num_told, index)
             sequence.last_cached = entry
             sequence.num_hashed = index + 1
 
@@ -213,7 +216,8 @@ class PrefixCache:
             return  # another block holds as much
         if known is not None:
             self._remove(block)
-        self._insert(CachedBlock(block, parent, content, size, 0))
+        kind = sequence.kind(sequence.num_hashed, self.block_size)
+        self._insert(CachedBlock(block, parent, content, size, 0, kind))
 
     def forget(self, sequence: Sequence, running: Iterable[Sequence]) -> None:
         """Make the blocks of a sequence, and all that builds on them, unfindable: something in them may be wrong.
@@ -240,6 +244,7 @@ class PrefixCache:
             while other.last_cached in distrusted:
                 other.last_cached = other.last_cached.parent
                 other.num_hashed -= 1
+                other.num_told = min(other.num_told, other.num_hashed)
         for entry in sorted(distrusted, key=_depth, reverse=True):
             self._remove(entry.block)
 
@@ -339,11 +344,9 @@ class PrefixCache:
         if self.host is not None and self._make_room_on_host():
             tenant = self.pool.owner[block]
             assert tenant is not None
-            slot = self.host.take(tenant)
+            slot = self.host.take(tenant, self.pool.used_at[block])
             self.copies.append((block, slot))
-            del self._by_block[block]
-            entry.block = slot
-            self._by_block[slot] = entry
+            self._move(entry, slot)
         else:
             self._unlink(entry)
 
@@ -401,10 +404,14 @@ class PrefixCache:
     def _move_to_pool(self, entry: CachedBlock, block: int) -> None:
         assert self.host is not None
         self.host.clear(entry.block)
-        del self._by_block[entry.block]
-        entry.block = block
-        self._by_block[block] = entry
+        self._move(entry, block)
         self.pool.keep(block, NO_PARENT if entry.parent is None else entry.parent.block, entry.size)
+
+    def _move(self, entry: CachedBlock, to: int) -> None:
+        del self._by_block[entry.block]
+        entry.block = to
+        self._by_block[to] = entry
+        self.pool.touched.update(child.block for child in entry.children)  # they build on another block now
 
     def _make_room_on_host(self) -> bool:
         assert self.host is not None

@@ -496,6 +496,7 @@ class Scheduler:
         sequence.block_table = []
         sequence.last_cached = None
         sequence.num_computed = sequence.num_hashed = sequence.num_synced = sequence.num_behind = 0
+        sequence.num_told = 0
 
     def _end_prefill(self, sequence: Sequence) -> None:
         if sequence.prefilling:

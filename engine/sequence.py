@@ -15,6 +15,8 @@ from collections.abc import Sequence as SequenceOf
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
+from engine.occupancy_wire import OWN, PLATFORM, TEAM
+from engine.regions import PUBLIC_SALT
 from engine.repetition import RepetitionWatch
 from engine.sampling_params import SamplingParams
 
@@ -67,11 +69,13 @@ class Sequence:
         "num_hashed",
         "num_scored",
         "num_synced",
+        "num_told",
         "params",
         "plain",
         "prefilling",
         "prompt_len",
         "prompt_name",
+        "public_until",
         "region_ends",
         "region_salts",
         "repetition",
@@ -111,6 +115,8 @@ class Sequence:
         self.tenant = tenant
         self.region_ends = [region.end for region in regions]
         self.region_salts = [region.salt for region in regions] or [f"tenant {tenant}"]
+        self.public_until = self._public_until()
+        """Where the platform's part of the prompt ends."""
         self.arrival = arrival
         self.max_total = max_total if max_total is not None else 2**62
         self.stop_ids = stop_ids
@@ -146,6 +152,8 @@ class Sequence:
         """Prompt tokens that the tenant has been charged for or got from the cache: recomputing them is free."""
         self.num_synced = 0
         """Leading entries of the table that the runner has copied."""
+        self.num_told = 0
+        """Those that who follows the block table has been told of; 0 as well when none is the same as before."""
         self.prefilling = False
         """It runs, and there is a token besides the last one that it has not computed since it was admitted."""
         self.num_scored = 0
@@ -187,6 +195,17 @@ class Sequence:
     def private_from(self) -> int:
         """Where the last region begins, the one that nobody but this conversation shares."""
         return self.region_ends[-2] if len(self.region_ends) > 1 else 0
+
+    def _public_until(self) -> int:
+        for place, salt in enumerate(self.region_salts):
+            if salt != PUBLIC_SALT:
+                return self.region_ends[place - 1] if place else 0
+        return 2**62
+
+    def kind(self, place: int, block_size: int) -> int:
+        """Whose the block in this place of the table is: PLATFORM, TEAM or OWN, by the most private of its tokens."""
+        end = min((place + 1) * block_size, self.max_total - 1)  # from the last token nothing is computed
+        return PLATFORM if end <= self.public_until else TEAM if end <= self.private_from else OWN
 
     def content(self, start: int, end: int) -> Content:
         """The tokens start .. end with their salts; the last region covers everything behind it too."""

@@ -63,5 +63,6 @@ class Windows:
         pool.release(blocks)
         for place in places:
             table[place] = GONE
+        sequence.num_told = min(sequence.num_told, places[0])
         sequence.num_behind = behind
         return True

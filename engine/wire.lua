@@ -34,7 +34,6 @@ local function request_key(id) return 'octavo:request:' .. id end
 local function log_key(id) return 'octavo:generation:' .. id end
 local function held_key(worker) return 'octavo:held:' .. worker end
 local function worker_key(worker) return 'octavo:worker:' .. worker end
-local function occupancy_key(worker) return 'octavo:occupancy:' .. worker end
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -414,7 +413,7 @@ end
 
 local function forget(worker)
   redis.call('ZREM', WORKERS, worker)
-  redis.call('DEL', worker_key(worker), occupancy_key(worker))
+  redis.call('DEL', worker_key(worker))
 end
 
 -- An operator wants a worker to take nothing new, or to take again. It reads the wish with its heartbeat; a hint makes

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from engine import protocol, run_ends, wire_requests
+from engine import __version__, protocol, run_ends, wire_requests
 from engine.bus import Bus
 from engine.fairness import OUTPUT_COST, PROMPT_COST
 from engine.measures import Measures
+from engine.occupancy import Occupancy
 from engine.outbox import Said
 from engine.outputs import RequestRefused, StepOutput
 from engine.parts import PartWriter
@@ -58,12 +59,13 @@ IDLE_S = 1.0
 """How long an idle loop waits at most. A signal that comes between the interpreter's last look and the wait is seen
 only when the wait is over: SIGTERM went unheard for a minute that way."""
 DEADLINES_EVERY_S = 0.25
-SNAPSHOT_EVERY_S = 0.2
-SNAPSHOT_SHARE = 0.01  # of the engine loop's time, at most
+FRAME_EVERY_S = 0.2
+FRAME_SHARE = 0.01  # of the engine loop's time, at most
+WHOLE_AGAIN_S = 2.0  # where frames were lost on their way
+STEPS = 32  # of whose time the mean is told, about
 FLUSH_S = 5.0  # to hand out the last events when the process ends
 ENDS = ("stop", "length", "tool_calls")
 """Why a choice may have ended by itself."""
-CHANGING = ("state", "refs", "tenant", "filled", "pinned", "running", "waiting")
 
 REASON_OF: dict[type, str] = {
     protocol.Cancelled: "abort", protocol.TimedOut: "timeout", protocol.Refused: "refused",
@@ -169,8 +171,11 @@ class Worker:
         self._stop_by: float | None = None
         self._drained = False  # an operator wants it to take nothing new
         self._deadlines_at = 0.0
-        self._snapshot_at = 0.0
-        self._shown: tuple[Any, ...] = ()
+        self._frame_at = 0.0
+        self._at_ms = 0
+        self._started_ms = int(time.time() * 1000)
+        self._step_s = 0.0
+        self._occupancy = Occupancy(engine, worker=self.id, name=_generation)
         self._rested = False
         self._tokenizers = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self._compilers = ThreadPoolExecutor(1, thread_name_prefix="compiler")
@@ -244,6 +249,11 @@ class Worker:
             healthy=self._healthy,
             draining=self._drained or self._stop_by is not None,
             stopping=self._stop_by is not None,
+            version=__version__,
+            started_ms=self._started_ms,
+            threads=int(getattr(engine.runner, "threads", 0)),
+            step_ms=round(1000 * self._step_s, 3),
+            preemptions=engine.scheduler.preemptions,
             metrics=self.metrics,
         )
 
@@ -458,7 +468,7 @@ class Worker:
         self.prompts.forget_tenant(tenant)
         self._prompts = {key: prompt for key, prompt in self._prompts.items() if key in self._runs}
         self._rested = False
-        self._show(final=True)
+        self._show(anew=True)
         self.bus.forgot(tenant)
         log.info("tenant.forgotten", tenant=tenant, blocks=dropped)
 
@@ -492,12 +502,14 @@ class Worker:
         self.prompts.acknowledge()
         self._show()
         self.memory.show(self._runs)
+        took, steps = time.monotonic() - self._step_at, min(self._engine.steps, STEPS)
+        self._step_s += (took - self._step_s) / max(1, steps)
 
     def _fail_all(self, error: Exception) -> None:
         """A step failed: say so to everyone, now, and let the supervisor start a new process."""
         log.error("engine.step_failed", worker=self.id, error=str(error), exc_info=error)
         self._healthy = False
-        self.bus.beat()
+        self.bus.stop_taking()
         for run in list(self._runs.values()):
             self._end(run, protocol.Failed(code="engine_fault", message=FAULT, retryable=True))
         raise Stop(1) from error
@@ -599,6 +611,8 @@ class Worker:
             except AssertionError as error:
                 self._fail_all(error)
             self._show(final=True)
+        elif self.bus.lacks_whole_frame:
+            self._show()
         self.memory.show(self._runs)
         if self._stop_by is not None and not self._runs:
             raise Stop(0)
@@ -607,16 +621,23 @@ class Worker:
         except Exception as error:
             self._fail_all(error)
 
-    def _show(self, final: bool = False) -> None:
-        """Publish the block table when it has changed; the last state of all is never left out."""
+    def _show(self, *, final: bool = False, anew: bool = False) -> None:
+        """Publish what has changed of the block table; the last state of all is never left out. `anew`: a tenant is
+        gone, and nothing that was published before may be kept.
+        """
         now = time.monotonic()
-        if now < self._snapshot_at and not final:
+        if now < self._frame_at and not (final or anew):
             return
-        fields = self._engine.snapshot()
-        shown = tuple(fields[name] for name in CHANGING)
-        if shown != self._shown:
-            self._shown = shown
-            self.bus.publish(protocol.Snapshot(worker=self.id, at_ms=int(time.time() * 1000), **fields))
-        # The bus's thread spends about as long again on encoding it.
+        lost = self.bus.lacks_whole_frame
+        self._at_ms = max(self._at_ms, int(time.time() * 1000))  # clocks are set back now and then
+        frame = self._occupancy.frame(self._at_ms, whole=lost, anew=anew)
+        if frame is not None:
+            self.bus.publish(frame)
+        # The bus's threads spend about as long again on encoding it.
         cost = 2 * (time.monotonic() - now)
-        self._snapshot_at = now + max(SNAPSHOT_EVERY_S, cost / SNAPSHOT_SHARE)
+        self._frame_at = now + max(WHOLE_AGAIN_S if lost else FRAME_EVERY_S, cost / FRAME_SHARE)
+
+
+def _generation(request_id: str) -> str:
+    """Which generation a request of the engine is an attempt at."""
+    return request_id.rpartition("/")[0]

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import redis
 
-from engine import protocol
+from engine import occupancy_wire, protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 120.0
@@ -89,13 +89,12 @@ class Stack:
         return found
 
     def used_blocks(self) -> int:
-        """Blocks that sequences hold, by the newest snapshot of the live worker."""
+        """Blocks that sequences hold, by the newest frame of the live worker."""
         worker = wait_for(self.workers)[0].id
         entries: Any = self.redis.xrevrange(protocol.occupancy_key(worker), count=1)
         if not entries:
             return 0
-        snapshot = msgspec.json.decode(entries[0][1][b"snapshot"], type=protocol.Snapshot)
-        return sum(state == 2 for state in snapshot.state)
+        return occupancy_wire.decode_head(entries[0][1][b"head"]).figures.used
 
     def running(self) -> int:
         """Generations that some worker holds."""

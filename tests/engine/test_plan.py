@@ -17,6 +17,8 @@ from engine.bus import connect
 from engine.kv_plan import blocks_of, mix_that_fits, spread, unused_slots
 from engine.models.config import ModelError
 from engine.models.kv_shape import KvShape, read_shape
+from engine.occupancy import Occupancy
+from engine.occupancy_wire import compress, encode_head
 from engine.plan import BLOCK_SIZES, main, parse_size, percentile, read_lengths, sequences_that_fit, waste
 from engine.runner import Runner
 from kernels.cpu.kv_layout import KvLayout
@@ -230,13 +232,15 @@ def test_lengths_are_sampled_from_what_a_worker_has_shown(
         for number, length in enumerate(prompts):
             engine.add_request(str(number), [number + 1] * length, SamplingParams(max_tokens=4))
         engine.step()
-        shown = protocol.Snapshot(worker=worker, at_ms=0, **engine.snapshot())
-        client.xadd(protocol.occupancy_key(worker), {"snapshot": protocol.encode(shown)})
+        frame = Occupancy(engine, worker=worker).frame(1)
+        assert frame is not None
+        fields = {"head": encode_head(frame.head), "cells": compress(frame.columns)}
+        client.xadd(protocol.occupancy_key(worker), fields)
     client.close()
     one = run(capsys, "--model", model_path, "--redis", redis_url, "--worker", "w1")
-    assert any("2 sequences: mean 8 tokens" in line for line in one)  # each has drawn a token
+    assert any("2 sequences: mean 7 tokens" in line for line in one)  # those that are in slots
     every = run(capsys, "--model", model_path, "--redis", redis_url, "--worker", "all")
-    assert any("3 sequences: mean 10 tokens" in line for line in every)
+    assert any("3 sequences: mean 9 tokens" in line for line in every)
     assert "w3 has shown" in failure(capsys, "--model", model_path, "--redis", redis_url, "--worker", "w3")
 
 

@@ -13,11 +13,12 @@ from typing import Any, TypeAlias
 import pytest
 import redis
 
-from chatapp.streaming import cancel, connection, finished, occupancy, prompts, submit, workers
+from chatapp.streaming import cancel, connection, finished, prompts, submit, workers
 from chatapp.streaming.follow import follower
 from engine import protocol
 from engine.grammar_spec import GrammarSpec
 from engine.llm_engine import LLMEngine
+from engine.occupancy_wire import STATE, USED, Head, Table, decode_head
 from engine.protocol import Cancelled, Delta, Failed, Finished, Refused, Started, SystemText, TimedOut
 from engine.runner import Runner
 from engine.sampling_params import SamplingParams
@@ -541,21 +542,28 @@ async def test_the_block_table_is_shown_while_it_changes_and_when_all_is_done(wi
     request = a_question("tenant-x", tokens=1500)
     submit.enqueue(request)
     await first_tokens(request.id)
-    seen: list[protocol.Snapshot] = []
-    async with asyncio.timeout(20):
-        async for snapshot in occupancy.snapshots(served.worker.id):
-            if snapshot.running or seen:  # the one of the idle start may still be the newest
-                seen.append(snapshot)
-            if seen and not snapshot.running:
-                break
-    assert seen[0].running == {"tenant-x": 1}
-    used = [index for index, state in enumerate(seen[0].state) if state == 2]
-    assert used
-    assert {seen[0].tenants[seen[0].tenant[index]] for index in used} == {"tenant-x"}
-    assert 2 not in seen[-1].state, "the last one shows that all is free"
-    assert len(seen[-1].state) == served.engine.num_blocks
-    intervals = [b.at_ms - a.at_ms for a, b in pairwise(seen[:-1])]
-    assert all(interval >= 190 for interval in intervals), intervals
+    key = protocol.occupancy_key(served.worker.id)
+
+    def frames() -> list[Head]:
+        return [decode_head(fields[b"head"]) for _, fields in wire.redis.xrange(key)]
+
+    await until(lambda: len(frames()) > 2 and not frames()[-1].figures.running)
+    table = Table()
+    busy = 0
+    for _, fields in wire.redis.xrange(key):
+        table.apply(decode_head(fields[b"head"]), fields[b"cells"])
+        used = [block for block, a in enumerate(table.columns[0]) if a & STATE == USED]
+        assert {block for row in table.rows.values() for block in row.blocks} == set(used)
+        assert {table.tenants[(table.columns[1][block] & 0xFFFF) - 1] for block in used} <= {"tenant-x"}
+        assert [row.id for row in table.rows.values()] in ([], [request.id])
+        busy += bool(table.rows)
+    assert busy > 1
+    assert not table.rows, "the last one shows that all is free"
+    assert len(table.columns[0]) == served.engine.num_blocks
+    heads = frames()
+    assert [(head.number, head.base) for head in heads] == [(n, n - 1) for n in range(1, len(heads) + 1)]
+    intervals = [b.at_ms - a.at_ms for a, b in pairwise(heads[:-1])]
+    assert all(interval >= 190 for interval in intervals[1:]), intervals
 
 
 async def test_live_says_what_a_worker_serves_and_when_it_stalls(wire: Wire, serve: Serve) -> None:
