@@ -1,10 +1,16 @@
-"""Whose memory may be looked at: one's own conversations', and what waits for a new one. Raises NotFound, Forbidden."""
+"""Whose memory may be looked at: one's own conversations', what waits for a new one, and what a team's answers are that
+run now. Raises NotFound, Forbidden."""
 
 from __future__ import annotations
 
-from chatapp.chat import selectors
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chatapp.chat import selectors, used
 from chatapp.chat.instructions import of_conversation, of_team
+from chatapp.chat.models import Generation
 from chatapp.chat.requests import model_of
+from chatapp.ids import parse_id
 from chatapp.streaming.memory import Look
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
@@ -21,3 +27,21 @@ def look(access: Access, *, conversation_id: object = None, assistant_id: object
     found = selectors.conversation(access, conversation_id)
     model = found.model if found.model in access.tenant.models else None
     return Look(model_of(access, model), Watch(tenant, str(found.pk), of_conversation(access, found).name))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a running answer is: of a chat, or of the API, and the assistant's name, empty for none. Not whose it is."""
+
+    kind: str
+    assistant: str
+
+
+def answers(access: Access, ids: Iterable[str]) -> dict[str, Answer]:
+    """Those of the team among these generations. Takes the ids as engines say them."""
+    access.require(Permission.READ_DASHBOARD)
+    rows = Generation.objects.filter(tenant=access.tenant, pk__in=[parse_id(one) for one in ids])
+    return {
+        str(row.pk): Answer(str(used.kind(row)), row.prompt_version.prompt.name if row.prompt_version else "")
+        for row in rows.select_related("prompt_version__prompt").defer("request")
+    }
