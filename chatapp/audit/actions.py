@@ -42,6 +42,8 @@ ACTIONS: dict[str, str] = {
     "key.rotated": _n("Rotated an API key"),
     "key.changed": _n("Changed an API key"),
     "key.revoked": _n("Revoked an API key"),
+    # answers
+    "answer.stopped": _n("Stopped an answer"),
     # batches
     "batch.cancelled": _n("Cancelled a batch"),
     "batch.downloaded": _n("Downloaded the results of a batch"),
@@ -122,6 +124,7 @@ ACTIONS: dict[str, str] = {
 # What an action's first word stands for, where it is not clear from itself.
 TOPICS = {
     "account": _n("accounts"),
+    "answer": _n("answers"),
     "assistant": _n("assistants"),
     "audit": _n("the audit log"),
     "batch": _n("batches"),

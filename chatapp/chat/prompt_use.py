@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Count, Max, Sum
+from django.db.models import Count, Max, QuerySet, Sum
 from django.utils import timezone
 
 from chatapp.chat.models import Generation
@@ -40,8 +40,18 @@ class Use:
 
 def use_of(tenant: Tenant, versions: Collection[UUID]) -> dict[UUID, Use]:
     """One query for all of them, and one for the time that prefill takes. Versions without an answer are left out."""
+    return _use(tenant, Generation.objects.filter(tenant=tenant, prompt_version__in=versions))
+
+
+def use_between(tenant: Tenant, start: datetime, end: datetime) -> dict[UUID, Use]:
+    """Of all versions that answered what was asked for from `start` to before `end`."""
+    found = Generation.objects.filter(tenant=tenant, created_at__gte=start, created_at__lt=end)
+    return _use(tenant, found.filter(prompt_version__isnull=False))
+
+
+def _use(tenant: Tenant, found: QuerySet[Generation]) -> dict[UUID, Use]:
     counted = (
-        Generation.objects.filter(tenant=tenant, prompt_version__in=versions, prompt_tokens__gt=0)
+        found.filter(prompt_tokens__gt=0)
         .order_by()
         .values_list("prompt_version")
         .annotate(Count("pk"), Sum("prompt_tokens"), Sum("cached_tokens"))

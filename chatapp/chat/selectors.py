@@ -153,9 +153,3 @@ def generation(access: Access, generation_id: object) -> Generation:
     if found is None:
         raise NotFound("There is no such response.", param="response_id")
     return found
-
-
-def running(access: Access) -> int:
-    """How many answers of the team wait or run now. Says nothing of whose they are."""
-    access.require(Permission.READ_DASHBOARD)
-    return Generation.objects.filter(tenant=access.tenant, state__in=UNFINISHED).count()

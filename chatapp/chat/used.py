@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from chatapp.accounts.models import User
 from chatapp.chat.models import Generation
 from chatapp.ids import parse_id
@@ -50,3 +52,13 @@ def name(principal: str) -> str:
     if who == "key":
         return ApiKey.objects.filter(pk=parse_id(key)).values_list("name", flat=True).first() or ""
     return User.objects.filter(pk=parse_id(key)).values_list("email", flat=True).first() or ""
+
+
+def names(principals: Collection[str]) -> dict[str, str]:
+    """As `name`, of any number of them in two reads."""
+    ids = {principal: parse_id(principal.partition(":")[2]) for principal in principals}
+    people = {key for principal, key in ids.items() if principal.startswith("user:")}
+    keys = {key for principal, key in ids.items() if principal.startswith("key:")}
+    called = dict(User.objects.filter(pk__in=people).values_list("pk", "email")) if people else {}
+    called |= dict(ApiKey.objects.filter(pk__in=keys).values_list("pk", "name")) if keys else {}
+    return {principal: called.get(key, "") for principal, key in ids.items()}

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.formats import date_format
 
 from chatapp.usage.periods import Period, begin_of
-from chatapp.usage.selectors import Figures, GroupBy
+from chatapp.usage.selectors import Figures, GroupBy, slots_of
 
 # Percentiles are no more exact than that.
 DIGITS = 6
@@ -23,11 +23,6 @@ class Chart:
     step: str
     drawn: dict[str, Any]
     rows: Sequence[tuple[str, Figures]]
-
-
-def slots_of(period: Period) -> GroupBy:
-    """How fine a period is shown: one day by its hours."""
-    return GroupBy.HOUR if len(period.days) == 1 else GroupBy.DAY
 
 
 def chart(groups: Sequence[Figures], period: Period) -> Chart | None:

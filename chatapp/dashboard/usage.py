@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop as _n
 
-from chatapp.dashboard.charts import chart, day_label, slots_of
+from chatapp.dashboard.charts import chart, day_label
 from chatapp.dashboard.period_choice import asked, choice, refused, url
 from chatapp.downloads import download
 from chatapp.errors import BadInput, Refusal
@@ -19,7 +19,7 @@ from chatapp.tenants.pages import page, tenant_page
 from chatapp.tenants.permissions import Permission
 from chatapp.usage import export, periods, selectors
 from chatapp.usage.periods import Period
-from chatapp.usage.selectors import Figures, GroupBy
+from chatapp.usage.selectors import Figures, GroupBy, slots_of
 
 PAGE = 50
 GROUPS = {

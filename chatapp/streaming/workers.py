@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -46,3 +46,13 @@ def waits(tenant: str, models: Iterable[str]) -> bool:
 def queue_position(generation_id: str) -> int:
     """1 is next in its tenant's queue; 0: it does not wait."""
     return int(connection.call(protocol.place(generation_id)))
+
+
+def doing(ids: Sequence[str]) -> list[tuple[str, bool]]:
+    """Of each generation the state that Redis knows ("" of one that it does not), and whether it is to be stopped."""
+    if not ids:
+        return []
+    pipe = connection.sync_redis().pipeline(transaction=False)
+    for each in ids:
+        pipe.hmget(protocol.request_key(each), "state", "cancel")
+    return [((state or b"").decode(), cancel == b"1") for state, cancel in pipe.execute()]

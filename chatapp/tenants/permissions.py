@@ -32,6 +32,7 @@ class Permission(StrEnum):
     MANAGE_SETTINGS = "settings.manage"
     MANAGE_WEBHOOKS = "webhooks.manage"
     READ_FEEDBACK = "feedback.read"
+    STOP_ANSWERS = "answers.stop"
 
 
 class Role(models.TextChoices):
@@ -54,7 +55,7 @@ _READ = {P.READ_DASHBOARD, P.READ_USAGE, P.READ_MEMBERS, P.READ_PROMPTS, P.READ_
 _PROMPTS = {P.READ_PROMPTS, P.EDIT_PROMPTS, P.PUBLISH_PROMPTS}
 _ADMIN = {
     P.CHAT, *_READ, *_PROMPTS, P.READ_AUDIT, P.MANAGE_MEMBERS, P.MANAGE_KEYS, P.MANAGE_LIMITS, P.MANAGE_SETTINGS,
-    P.MANAGE_WEBHOOKS, P.READ_FEEDBACK,
+    P.MANAGE_WEBHOOKS, P.READ_FEEDBACK, P.STOP_ANSWERS,
 }  # fmt: skip
 
 OF_ROLE: dict[Role, frozenset[Permission]] = {

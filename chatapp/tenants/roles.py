@@ -31,6 +31,7 @@ WORDS: dict[Permission, str] = {
     P.MANAGE_SETTINGS: _n("change the team's name and colour"),
     P.MANAGE_WEBHOOKS: _n("set up webhooks, which tell programs what happens"),
     P.READ_FEEDBACK: _n("read how answers were rated, and the chats that readers have included there"),
+    P.STOP_ANSWERS: _n("stop answers that are under way, whoever asked"),
 }
 COVERED = {
     P.MANAGE_MEMBERS: {P.READ_MEMBERS},

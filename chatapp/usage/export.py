@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -49,7 +49,7 @@ Value = str | int | float | None
 Read = Callable[[Any], Value]
 
 
-def _time(moment: datetime) -> str:
+def time_of(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -58,7 +58,7 @@ def _plain(name: str) -> Read:
 
 
 def _moment(name: str) -> Read:
-    return lambda row: _time(getattr(row, name))
+    return lambda row: time_of(getattr(row, name))
 
 
 def _seconds(name: str) -> Read:
@@ -143,8 +143,8 @@ def export(
     record("usage.exported", actor=access.actor, tenant=access.tenant, name=f"usage {what.value}", details=details)
     pages = _pages(access.tenant.pk, _MODELS[what], period, dict(filters))
     if form is Format.CSV:
-        return _csv(COLUMNS[what], pages, BOM if bom else "")
-    return _json(COLUMNS[what], pages, what, period)
+        return csv_parts(COLUMNS[what], pages, BOM if bom else "")
+    return json_parts(COLUMNS[what], pages, what, period)
 
 
 def _pages(tenant_id: uuid.UUID, model: Any, period: Period, filters: dict[str, str]) -> Iterator[list[Any]]:
@@ -165,7 +165,7 @@ def _pages(tenant_id: uuid.UUID, model: Any, period: Period, filters: dict[str, 
         last = page[-1]
 
 
-def _csv(columns: Mapping[str, Read], pages: Iterator[list[Any]], begin: str) -> Iterator[str]:
+def csv_parts(columns: Mapping[str, Read], pages: Iterable[Sequence[Any]], begin: str) -> Iterator[str]:
     text = io.StringIO()
     writer = csv.writer(text)
     text.write(begin)
@@ -179,8 +179,8 @@ def _csv(columns: Mapping[str, Read], pages: Iterator[list[Any]], begin: str) ->
     yield text.getvalue()
 
 
-def _json(columns: Mapping[str, Read], pages: Iterator[list[Any]], what: What, period: Period) -> Iterator[str]:
-    head = {"what": what, "from": _time(period.start), "to": _time(period.end), "columns": list(columns)}
+def json_parts(columns: Mapping[str, Read], pages: Iterable[Sequence[Any]], what: str, period: Period) -> Iterator[str]:
+    head = {"what": what, "from": time_of(period.start), "to": time_of(period.end), "columns": list(columns)}
     yield json.dumps(head)[:-1] + ', "items": ['
     between = ""
     for page in pages:

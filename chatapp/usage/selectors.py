@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from django.db.models import Max, QuerySet, Sum
+from django.db.models import Count, Max, QuerySet, Sum
 
 from chatapp.errors import BadInput
 from chatapp.usage import histogram
@@ -42,6 +42,7 @@ _COLUMNS = {
     GroupBy.KIND: ("kind", "kind"),
 }
 _OF_PRINCIPALS = {GroupBy.MEMBER: "user:", GroupBy.KEY: "key:"}
+FAILURES = ("refused", "failed", "timeout", "interrupted")
 FILTERS = ("principal", "assistant_id", "model", "kind")
 
 
@@ -113,6 +114,24 @@ def rows_before(tenant_id: uuid.UUID, before: datetime) -> int:
     return UsageRow.objects.filter(tenant_id=tenant_id, at__lt=hour_of(before)).count()
 
 
+@dataclass(frozen=True)
+class Failure:
+    """How often answers ended so, and when the last of them was asked for."""
+
+    state: str
+    error_code: str
+    answers: int
+    last_at: datetime
+
+
+def failures(tenant_id: uuid.UUID, period: Period) -> list[Failure]:
+    """From the rows: what was refused, failed, timed out or was interrupted, by its code, most first. Without what
+    retention has deleted."""
+    rows = UsageRow.objects.filter(tenant_id=tenant_id, at__gte=period.start, at__lt=period.end, state__in=FAILURES)
+    counted = rows.order_by().values("state", "error_code").annotate(answers=Count("pk"), last_at=Max("at"))
+    return [Failure(**row) for row in counted.order_by("-answers", "state", "error_code")]
+
+
 def filters_of(params: Mapping[str, str | None]) -> dict[str, str]:
     """`principal` ("user:…" or "key:…"), `assistant`, `model`, `kind`; "none" is the assistant of calls without one."""
     given = {name: value for name in ("principal", "assistant", "model", "kind") if (value := params.get(name))}
@@ -134,6 +153,11 @@ def group_of(text: str | None, default: GroupBy = GroupBy.DAY) -> GroupBy:
         return GroupBy(text) if text else default
     except ValueError:
         raise BadInput(f"group_by must be one of {', '.join(GroupBy)}.", param="group_by") from None
+
+
+def slots_of(period: Period) -> GroupBy:
+    """How fine a period is shown: one day by its hours."""
+    return GroupBy.HOUR if len(period.days) == 1 else GroupBy.DAY
 
 
 def total(tenant_id: uuid.UUID, period: Period, filters: Mapping[str, str] | None = None) -> Figures:

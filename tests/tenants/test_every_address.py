@@ -164,6 +164,7 @@ def ids(team: Team, data_folder: Path, sent: Sent, monkeypatch: pytest.MonkeyPat
         "conversation_id": generation.conversation_id,
         "message_id": generation.message_id,
         "response_id": generation.pk,
+        "answer_id": generation.pk,
         "member_id": Membership.objects.get(user=team.member.user).pk,
         "invitation_id": invited.invitation.pk,
         "assistant_id": prompt.pk,

@@ -31,6 +31,7 @@ TABLE = {
     "settings.manage": {OW, A},
     "webhooks.manage": {OW, A},
     "feedback.read": {OW, A},
+    "answers.stop": {OW, A},
 }
 
 

@@ -9,6 +9,7 @@ from chatapp.api.product import (
     audit,
     batches,
     conversations,
+    dashboard,
     data,
     feedback,
     files,
@@ -36,6 +37,7 @@ api.add_router("", invitations.router)
 api.add_router("", audit.router)
 api.add_router("", keys.router)
 api.add_router("", usage.router)
+api.add_router("", dashboard.router)
 api.add_router("", data.router)
 api.add_router("", prompts.router)
 api.add_router("", sign_in.router)

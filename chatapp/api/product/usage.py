@@ -26,25 +26,30 @@ MOST = 1000
 UTC = ZoneInfo("UTC")
 
 
-class Asked(Schema):
+class Days(Schema):
     """`from` and `to` are days of `zone`, both included. Figures are kept by whole UTC hours."""
 
     period: str | None = Field(None, description="today, 7d (default), 30d, month, last_month or custom")
     first: str | None = Field(None, alias="from", description="YYYY-MM-DD; with period custom")
     last: str | None = Field(None, alias="to", description="YYYY-MM-DD; with period custom")
     zone: str | None = Field(None, description="An IANA zone such as Europe/Berlin; UTC by default")
+
+    def read_period(self) -> Period:
+        zone = periods.zone_of(self.zone or "UTC")
+        if zone is None:
+            raise BadInput("zone must be an IANA zone such as Europe/Berlin.", param="zone")
+        params = {"period": self.period, "from": self.first, "to": self.last}
+        return periods.period_of(params, now=timezone.now(), zone=zone)
+
+
+class Asked(Days):
     principal: str | None = Field(None, description="user:<id> or key:<id>")
     assistant: str | None = Field(None, description="An assistant's id, or none")
     model: str | None = None
     kind: str | None = Field(None, description="chat or api")
 
     def read(self) -> tuple[Period, dict[str, str]]:
-        zone = periods.zone_of(self.zone or "UTC")
-        if zone is None:
-            raise BadInput("zone must be an IANA zone such as Europe/Berlin.", param="zone")
-        params = {"period": self.period, "from": self.first, "to": self.last}
-        period = periods.period_of(params, now=timezone.now(), zone=zone)
-        return period, selectors.filters_of(self.dict())
+        return self.read_period(), selectors.filters_of(self.dict())
 
 
 class Item(Schema):
