@@ -15,6 +15,7 @@ import structlog
 from celery import Celery
 from celery.signals import before_task_publish, task_postrun, task_prerun, worker_init
 
+from chatapp import ticks
 from chatapp.audit.source import set_source, source
 from engine import tracing
 
@@ -25,6 +26,7 @@ app = Celery("octavo")
 app.set_default()
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+ticks.install()
 
 log = structlog.get_logger(__name__)
 

@@ -6,6 +6,7 @@ And the ids of requests.
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 
 from uuid_utils.compat import uuid7
 
@@ -14,6 +15,11 @@ NO_ID = uuid.UUID(int=0)
 
 def new_id() -> uuid.UUID:
     return uuid7()
+
+
+def first_id(at: datetime) -> uuid.UUID:
+    """Before every id that is made from then on: ids are in the order of time, so they find rows as an index would."""
+    return uuid.UUID(int=int(at.timestamp() * 1000) << 80)
 
 
 def parse_id(value: object) -> uuid.UUID:

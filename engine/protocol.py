@@ -57,6 +57,11 @@ def requests_key(model: str, tenant: str) -> str:
     return f"octavo:requests:{model}:{tenant}"
 
 
+def queued_bytes_key(model: str) -> str:
+    """Hash: tenant -> the bytes of what it has in its queue, until that has ended."""
+    return f"octavo:queued_bytes:{model}"
+
+
 def backlog_key(model: str) -> str:
     return f"octavo:backlog:{model}"
 

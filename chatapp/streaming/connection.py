@@ -23,6 +23,7 @@ import redis.sentinel
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from chatapp.settings import redis_urls
 from engine import protocol
 
 # RESP2 on purpose: redis-py gives XREAD another shape under RESP3. Its default retries would hold a web request for
@@ -75,9 +76,9 @@ def _new_async_client(url: str, retries: int, **options: Any) -> Redis:
     return redis.asyncio.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
 
 
-def sync_redis() -> Redis:
-    """The process's client; safe in threads."""
-    url = settings.REDIS_URL
+def sync_redis(database: int | None = None) -> Redis:
+    """The process's client; safe in threads. `database`: another one of the same server than the wire's."""
+    url = settings.REDIS_URL if database is None else redis_urls.database(settings.REDIS_URL, database)
     with _lock:
         if url not in _clients:
             _clients[url] = _new_client(url, RETRIES, **OPTIONS)
