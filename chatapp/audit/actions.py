@@ -119,6 +119,8 @@ ACTIONS: dict[str, str] = {
     "site.set_up": _n("Set Octavo up"),
     "site.changed": _n("Changed the site"),
     "site.backups_confirmed": _n("Confirmed that backups are made"),
+    "worker.drained": _n("Let a worker take nothing new"),
+    "worker.taken_back": _n("Let a worker take requests again"),
 }
 
 # What an action's first word stands for, where it is not clear from itself.
@@ -141,6 +143,7 @@ TOPICS = {
     "team": _n("the team"),
     "tenant": _n("the team's deletion"),
     "webhook": _n("webhooks"),
+    "worker": _n("workers"),
 }
 
 

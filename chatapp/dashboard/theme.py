@@ -54,6 +54,7 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
         {
             "title": "Engine",
             "items": [
+                {"title": "Operations", "icon": "monitoring", "link": reverse("admin:index")},
                 {"title": "Block table", "icon": "grid_view", "link": reverse("occupancy")},
                 changelist("Generations", "bolt", "chat", "generation"),
             ],

@@ -15,6 +15,7 @@ from chatapp.dashboard import (
     keys,
     limits,
     members,
+    operations,
     overview,
     own_data,
     prompts,
@@ -31,6 +32,9 @@ ADMIN = "t/<slug:slug>/admin/"
 urlpatterns = [
     path("admin/occupancy/", admin.site.admin_view(views.occupancy), name="occupancy"),
     path("admin/checklist/", admin.site.admin_view(views.checklist), name="checklist"),
+    path("admin/operations.json", admin.site.admin_view(operations.figures), name="operations-figures"),
+    path("admin/workers/<str:worker>/drain", admin.site.admin_view(operations.drain), name="worker-drain"),
+    path("admin/workers/<str:worker>/take", admin.site.admin_view(operations.take_again), name="worker-take"),
     path("setup", setup.setup, name="setup"),
     path("admin/break-glass/", break_glass.index, name="break-glass"),
     path("admin/break-glass/<uuid:reading_id>/", break_glass.reading, name="break-glass-reading"),

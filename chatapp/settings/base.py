@@ -328,6 +328,7 @@ UNFOLD = {
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "chatapp.dashboard.theme.mark"}],
     "COLORS": {"base": "chatapp.dashboard.theme.greys", "primary": "chatapp.dashboard.theme.teals"},
     "SIDEBAR": {"navigation": "chatapp.dashboard.theme.navigation"},
+    "DASHBOARD_CALLBACK": "chatapp.dashboard.operations.index",
 }
 
 LOGGING = {
