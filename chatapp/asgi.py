@@ -22,6 +22,8 @@ from chatapp.api.pace import paced  # noqa: E402
 from chatapp.api.routing import key_sockets, session_sockets  # noqa: E402
 from chatapp.dashboard.routing import websocket_urlpatterns as operators_sockets  # noqa: E402
 from chatapp.hygiene import limited  # noqa: E402
+from chatapp.metrics import figures  # noqa: E402
+from chatapp.metrics.sockets import counted  # noqa: E402
 from chatapp.operators.announce import announce_setup  # noqa: E402
 from chatapp.origins import from_our_pages  # noqa: E402
 from engine import tracing  # noqa: E402
@@ -33,6 +35,7 @@ CLOSE_NOT_FOUND = 4404
 COLLECT_AFTER = (10_000, 10, 10)
 
 tracing.begin("web")
+figures.this_is("web")
 announce_setup()
 bodies.bound(max(settings.DATA_UPLOAD_MAX_MEMORY_SIZE, settings.OCTAVO_MAX_BODY))
 
@@ -54,11 +57,13 @@ by_session: Any = from_our_pages(
 )
 
 application = paced(
-    ProtocolTypeRouter(
-        {
-            "http": bodies.lent(limited(django_application)),
-            "websocket": URLRouter([*key_sockets, re_path("", by_session)]),
-        }
+    counted(
+        ProtocolTypeRouter(
+            {
+                "http": bodies.lent(limited(django_application)),
+                "websocket": URLRouter([*key_sockets, re_path("", by_session)]),
+            }
+        )
     )
 )
 

@@ -17,6 +17,7 @@ from celery.signals import before_task_publish, task_postrun, task_prerun, worke
 
 from chatapp import ticks
 from chatapp.audit.source import set_source, source
+from chatapp.metrics import tasks as _counted  # noqa: F401  counts the tasks that this process runs
 from engine import tracing
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapp.settings.local")

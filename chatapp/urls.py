@@ -16,6 +16,7 @@ from django.views.decorators.cache import never_cache
 
 from chatapp import health, languages
 from chatapp.accounts.factors import operator_lacks_factor
+from chatapp.metrics import views as metrics
 
 
 def admin_login(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -47,6 +48,8 @@ admin.site.has_permission = may_operate  # type: ignore[method-assign]
 urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
+    path("metrics", metrics.metrics),
+    path("metrics/targets", metrics.targets),
     path("words/<language>/<digest>.js", languages.words, name="words"),
     path("", include("chatapp.api.urls")),
     path("accounts/", include("chatapp.accounts.urls")),

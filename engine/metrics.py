@@ -92,7 +92,7 @@ class WorkerCollector(Collector):
             "device": details.device,
             "dtype": details.dtype,
             "block_size": str(details.block_size),
-            "num_gpu_blocks": str(details.num_blocks),
+            "num_blocks": str(details.num_blocks),
         }
         family = GaugeMetricFamily(
             "octavo_cache_config_info", "What the KV pool is made of; always 1.", labels=[*labels]

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -151,11 +152,33 @@ def environment(data: Path, run: Path, host: str, port: int, served: dict[str, s
     if env["DJANGO_SETTINGS_MODULE"] == DEMO_SETTINGS:
         env["OCTAVO_URL"] = f"http://127.0.0.1:{port}"  # others are served under names of their own
     env.setdefault("OCTAVO_WORKER_PROMPT_STORE", str(data / "prompts"))
+    if env["DJANGO_SETTINGS_MODULE"] == DEMO_SETTINGS and not env.get("OCTAVO_METRICS_TOKEN_FILE"):
+        env["OCTAVO_METRICS_TOKEN"] = env.get("OCTAVO_METRICS_TOKEN") or made_once(data / "metrics_token")
+    if env.get("OCTAVO_METRICS_TOKEN") or env.get("OCTAVO_METRICS_TOKEN_FILE"):
+        env.setdefault("OCTAVO_WORKER_METRICS_PORT", "0")
     if served:
         env["OCTAVO_MODELS"] = ",".join(f"{name}={path}" for name, path in served.items())
     if embedded:
         env["REDIS_URL"] = f"unix://{run}/valkey.sock"
     return env
+
+
+def made_once(path: Path) -> str:
+    """A secret in a file for its owner only: what it holds, or a new one."""
+    with contextlib.suppress(FileExistsError):
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_urlsafe(32))
+    return path.read_text().strip()
+
+
+def counting(env: dict[str, str], data: Path) -> dict[str, str]:
+    """For the programs that serve: they write what they count into a folder, for the web's /metrics. It is emptied
+    here, since pids come again, and a program would go on from another one's counts."""
+    folder = data / "metrics"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return {**env, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
 
 
 def manage(env: dict[str, str], *arguments: str) -> None:
@@ -307,7 +330,7 @@ def serve() -> int:
         print("* Starting the engine, the web server, the recorder and Celery", flush=True)
         if len(served) > 1:
             print(f"  {engines.about(served)}", flush=True)
-        supervisor = start_supervisor(env, conf)
+        supervisor = start_supervisor(counting(env, data), conf)
         try:
             wait_until_ready(port, supervisor, run, data)
             announce(address(env), data, time.monotonic() - started, setup_link(env))

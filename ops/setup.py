@@ -67,10 +67,10 @@ def step(title: str, stamp: Path, key: str, work: Callable[[], None]) -> None:
     print(f"  done in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def call(command: Sequence[str | Path], what: str, **env: str) -> None:
+def call(command: Sequence[str | Path], what: str, cwd: Path = ROOT, **env: str) -> None:
     result = subprocess.run(
         [str(part) for part in command],
-        cwd=ROOT,
+        cwd=cwd,
         env={**os.environ, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -184,15 +184,34 @@ def chromium() -> None:
         return
 
     def work() -> None:
-        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-        call(["apt-get", "update", "-qq"], "Reading Debian's package lists", **quiet)
+        call(["apt-get", "update", "-qq"], "Reading Debian's package lists")
         call(
             ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"],
             "Installing Chromium",
-            **quiet,
+            DEBIAN_FRONTEND="noninteractive",
         )
 
     step("Installing Chromium for the browser tests", CACHE / "chromium.stamp", "1", work)
+
+
+def promtool() -> None:
+    """Prometheus's checker, for the tests of what is in deploy/: out of Debian's package, of which nothing else is
+    wanted, so that nothing is installed. Where that cannot be had those tests are skipped."""
+    if shutil.which("promtool") or not shutil.which("dpkg-deb") or not shutil.which("apt-get") or os.geteuid() != 0:
+        return
+    tool = CACHE / "promtool"
+
+    def work() -> None:
+        folder = CACHE / "download-prometheus"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        call(["apt-get", "update", "-qq"], "Reading Debian's package lists")
+        call(["apt-get", "download", "-qq", "prometheus"], "Downloading Prometheus's checker", cwd=folder)
+        call(["dpkg-deb", "-x", next(folder.glob("*.deb")), folder / "package"], "Unpacking Prometheus's checker")
+        (folder / "package" / "usr" / "bin" / "promtool").replace(tool)
+        shutil.rmtree(folder)
+
+    step("Fetching Prometheus's checker for the tests", CACHE / "promtool.stamp", "1", work)
 
 
 def main() -> int:
@@ -218,6 +237,7 @@ def main() -> int:
                 default_model()
             if options.dev:
                 chromium()
+                promtool()
         except SetupError as error:
             print(f"Set-up stopped. {error}", file=sys.stderr)
             return 1

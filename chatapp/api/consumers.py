@@ -35,6 +35,7 @@ from chatapp.errors import Refusal
 from chatapp.ids import LONGEST_REQUEST_ID, request_id
 from chatapp.limits.budget import RateLimited
 from chatapp.limits.selectors import limits_of
+from chatapp.metrics.sockets import outboxes
 from chatapp.tenants.access import Access, BadKey, MfaRequired, NoAccess, access_for_key, access_for_user
 from engine import tracing
 
@@ -74,6 +75,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         super().__init__(*args, **kwargs)
         self.session_id = str(uuid.uuid4())
         self.outbox = Outbox(self._send_text, self._close_with)
+        outboxes.add(self.outbox)
         self.watch: Watch | None = None
         self.desk: Desk | None = None
         self.topics: Subscriptions | None = None

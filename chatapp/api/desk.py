@@ -24,6 +24,7 @@ from chatapp.api.responses import Lagging, Narrator
 from chatapp.chat import selectors, services
 from chatapp.chat.models import Generation
 from chatapp.errors import BadInput, NotFound, Refusal
+from chatapp.metrics import figures
 from chatapp.streaming.workers import queue_position
 from chatapp.tenants.access import Access
 
@@ -256,6 +257,7 @@ class Desk:
                     return
                 except Lagging:
                     # The log keeps what follows; nothing is followed meanwhile, and nothing piles up.
+                    figures.lagged.inc()
                     self._put(narrator.lagged(), key)
                     await self._outbox.room()
         finally:

@@ -11,6 +11,7 @@ The queue knows nothing of Channels: it is given `send`, and calls it from `run`
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -170,6 +171,7 @@ class Outbox:
         self._merging: dict[str, _Merged] = {}
         self._latest: dict[str, ServerFrame] = {}
         self._chars = 0
+        self._since = 0.0  # when the frame that is next became the next
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -244,15 +246,32 @@ class Outbox:
             self._wake.set()
 
     @property
+    def chars(self) -> int:
+        """Characters of answers that wait."""
+        return self._chars
+
+    def lag(self, now: float) -> float:
+        """For how long the frame that is next has not been taken, by time.monotonic; 0 where there is none."""
+        return now - self._since if self._since else 0.0
+
+    @property
     def closing(self) -> bool:
         return self._closing
 
     async def run(self) -> None:
         """Send until closed or cancelled."""
+        try:
+            await self._run()
+        finally:
+            self._since = 0.0
+
+    async def _run(self) -> None:
         while True:
+            self._since = 0.0
             await self._wake.wait()
             self._wake.clear()
             while self._items:
+                self._since = time.monotonic()
                 item = self._items.popleft()
                 if isinstance(item, _Merged):
                     if self._merging.get(item.response_id) is item:

@@ -29,6 +29,7 @@ from chatapp.ids import parse_id
 from chatapp.limits import budget
 from chatapp.limits.models import Reservation
 from chatapp.logs import cause
+from chatapp.metrics import figures
 from chatapp.scope import unscoped
 from chatapp.streaming import finished
 from chatapp.streaming.assembly import Choice, assembled
@@ -215,18 +216,25 @@ class Recorder:
         return len(entries)
 
     def handle(self, entry: Entry) -> None:
+        began = time.monotonic()
         try:
             if not record(entry.generation_id):
                 self._lost(entry)
         except PASSING:
             raise
         except Exception as error:
+            figures.record_failures.inc()
             log.error("recorder.failed", generation=entry.generation_id, cause=cause(error))
             if finished.deliveries(entry) >= MOST_ATTEMPTS:
                 log.error("recorder.set_aside", generation=entry.generation_id)
                 finished.set_aside(entry, type(error).__name__)
+                figures.set_aside.inc()
             return
         finished.ack(entry)
+        figures.recorded.labels(entry.status).inc()
+        figures.record_seconds.observe(time.monotonic() - began)
+        # By two clocks, Redis's and ours: they may be a little apart.
+        figures.recorder_lag.observe(max(0.0, time.time() - entry.ended_at))
 
     def _lost(self, entry: Entry) -> None:
         """Redis says that it ended, but its log is gone or cut: the end is kept, the rest cannot be."""

@@ -47,6 +47,8 @@ for _network in OCTAVO_WEBHOOK_ALLOW:
 OCTAVO_WEBHOOK_PLAIN = os.environ.get("OCTAVO_WEBHOOK_PLAIN", "").lower() in ("1", "true", "yes")
 # Of batches: how many answers of a team may be under way at once, so that chats keep their speed.
 OCTAVO_BATCH_AT_ONCE = int(os.environ.get("OCTAVO_BATCH_AT_ONCE", "4"))
+# What whoever reads /metrics has to know; empty: it is not there. Sessions and API keys do not open it.
+OCTAVO_METRICS_TOKEN = os.environ.get("OCTAVO_METRICS_TOKEN", "")
 OCTAVO_ANSWER_TIMEOUT_S = int(os.environ.get("OCTAVO_ANSWER_TIMEOUT_S", "600"))
 
 
@@ -115,6 +117,8 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    # Counts what all others answer.
+    "chatapp.metrics.http.MetricsMiddleware",
     # First, so that what any other answers has them too.
     "csp.middleware.CSPMiddleware",
     "chatapp.hygiene.HygieneMiddleware",

@@ -42,6 +42,7 @@ def unsafe_mail(url: str) -> bool:
 
 SECRET_KEY = setting("SECRET_KEY")
 OCTAVO_MAIL_URL = setting("OCTAVO_MAIL_URL")
+OCTAVO_METRICS_TOKEN = setting("OCTAVO_METRICS_TOKEN")  # empty: nobody reads /metrics
 OCTAVO_URL = os.environ.get("OCTAVO_URL") or f"https://{ALLOWED_HOSTS[0] if ALLOWED_HOSTS else ''}"
 _proxies = number("OCTAVO_PROXIES", 1)
 
@@ -57,6 +58,9 @@ _problems = {
     "OCTAVO_URL must begin with https:// and name one of OCTAVO_HOSTS": not OCTAVO_URL.startswith("https://")
     or not validate_host(split_domain_port(urlsplit(OCTAVO_URL).netloc)[0], ALLOWED_HOSTS),
     "OCTAVO_MAIL_URL (or OCTAVO_MAIL_URL_FILE) must be smtp://… or smtps://…": unsafe_mail(OCTAVO_MAIL_URL),
+    "OCTAVO_METRICS_TOKEN (or OCTAVO_METRICS_TOKEN_FILE) must have at least 32 characters": 0
+    < len(OCTAVO_METRICS_TOKEN)
+    < 32,
     "OCTAVO_PROXIES must be the number of proxies in front": _proxies is None,
 }
 if any(_problems.values()):
@@ -68,7 +72,7 @@ SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_SSL_REDIRECT = True
 # Login is throttled by address: behind how many proxies of ours the true one is found.
 ALLAUTH_TRUSTED_PROXY_COUNT = _proxies
-SECURE_REDIRECT_EXEMPT = ["^healthz$", "^readyz$", "^metrics$"]
+SECURE_REDIRECT_EXEMPT = ["^healthz$", "^readyz$", "^metrics(/targets)?$"]
 SECURE_HSTS_SECONDS = 365 * 24 * 3600
 SECURE_HSTS_INCLUDE_SUBDOMAINS = True
 SECURE_HSTS_PRELOAD = True

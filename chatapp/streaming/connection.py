@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -23,6 +24,7 @@ import redis.sentinel
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
+from chatapp.metrics import figures
 from chatapp.settings import redis_urls
 from engine import protocol
 
@@ -77,7 +79,7 @@ def _new_async_client(url: str, retries: int, **options: Any) -> Redis:
 
 
 def sync_redis(database: int | None = None) -> Redis:
-    """The process's client; safe in threads. `database`: another one of the same server than the wire's."""
+    """The process's client; safe in threads. `database`: of another one of the server's databases, by its number."""
     url = settings.REDIS_URL if database is None else redis_urls.database(settings.REDIS_URL, database)
     with _lock:
         if url not in _clients:
@@ -126,11 +128,14 @@ def call(call: protocol.Call) -> Any:
     if url not in _loaded:
         load_library(client)
         _loaded.add(url)
+    began = time.monotonic()
     try:
         return client.fcall(*call)
     except redis.exceptions.ResponseError as error:
         if not _is_missing(error):
             raise
+    finally:
+        figures.redis_took(time.monotonic() - began)
     load_library(client)
     return client.fcall(*call)
 
@@ -153,11 +158,14 @@ async def calls_async(calls: Sequence[protocol.Call]) -> list[Any]:
     if url not in _loaded:
         await load_library_async(client)
         _loaded.add(url)
+    began = time.monotonic()
     try:
         return await _all(client, calls)
     except redis.exceptions.ResponseError as error:
         if not _is_missing(error):
             raise
+    finally:
+        figures.redis_took(time.monotonic() - began)
     await load_library_async(client)
     return await _all(client, calls)
 

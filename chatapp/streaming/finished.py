@@ -26,6 +26,11 @@ class Entry(msgspec.Struct, frozen=True):
     tenant: str
     model: str
 
+    @property
+    def ended_at(self) -> float:
+        """Seconds of the Unix epoch, by Redis's clock."""
+        return int(self.entry_id.partition("-")[0]) / 1000
+
 
 def _entries(items: list[Any]) -> list[Entry]:
     found = []

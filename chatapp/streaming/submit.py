@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chatapp.metrics import figures
 from chatapp.streaming import connection
 from engine import protocol
 
@@ -27,6 +28,7 @@ def enqueue(request: protocol.Request, max_queued: int = protocol.MAX_QUEUED) ->
     and calling again is safe.
     """
     result = protocol.parse_enqueued(connection.call(protocol.enqueue(request, max_queued)))
+    figures.submissions.labels("full" if result.outcome == "full" else "accepted").inc()
     if result.outcome == "full":
         raise QueueFull(request.tenant, result.position)
     return result.position

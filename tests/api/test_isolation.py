@@ -38,12 +38,15 @@ MANAGED = "404 for strangers, 403 for the wrong role"
 # Addresses of keys' own things. tests/files/test_openai_files.py walks the files', as other teams' keys, and
 # tests/responses/test_client.py the responses', as other keys of the team too.
 OF_KEYS = "404 for the keys of other teams"
+TO_READ_METRICS = "for whoever knows the operators' token for metrics, which no session and no key stands for"
 BY_TOKEN = "what a signed, single-use link names; nothing else opens it"
 
 # Without the converters of ids: what django-ninja calls its own depends on what was imported before.
 ADDRESSES: dict[str, str] = {
     "healthz": NO_ID,
     "readyz": NO_ID,
+    "metrics": TO_READ_METRICS,
+    "metrics/targets": TO_READ_METRICS,
     "favicon.ico": NO_ID,
     "setup": NO_ID,
     "": NO_ID,

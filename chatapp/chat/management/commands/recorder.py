@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from chatapp.chat.recorder import Recorder
+from chatapp.metrics import figures
 from engine import tracing
 
 
@@ -24,4 +25,5 @@ class Command(BaseCommand):
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
+        figures.this_is("recorder")
         Recorder(lambda: stopped).run()

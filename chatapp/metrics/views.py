@@ -1,0 +1,103 @@
+"""/metrics, and /metrics/targets: where Prometheus finds the workers (its http_sd). Both for whoever knows the token.
+
+No session and no API key opens them, whosever it is: they tell of all teams together. Where no token is set they are
+not there at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
+
+import redis.exceptions
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.utils.crypto import constant_time_compare
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
+
+from chatapp.metrics.state import StateCollector
+from chatapp.streaming import workers
+
+View = Callable[[HttpRequest], HttpResponse]
+
+
+def for_token(view: View) -> View:
+    @wraps(view)
+    def guarded(request: HttpRequest) -> HttpResponse:
+        token = settings.OCTAVO_METRICS_TOKEN
+        if not token:
+            raise Http404
+        if not constant_time_compare(request.headers.get("Authorization", ""), f"Bearer {token}"):
+            response = HttpResponse(status=401, content_type="text/plain")
+            response["WWW-Authenticate"] = "Bearer"
+            # A scraper with an old token asks every few seconds: it is counted, and not logged each time.
+            response._has_been_logged = True  # type: ignore[attr-defined]
+            return response
+        return view(request)
+
+    return guarded
+
+
+@require_safe
+@never_cache
+@for_token
+def metrics(request: HttpRequest) -> HttpResponse:
+    encode, kind = choose_encoder(request.headers.get("Accept", ""))
+    return HttpResponse(encode(registry()), content_type=kind)
+
+
+def registry() -> CollectorRegistry:
+    """What all processes of this machine have said so far, and how things are now."""
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    found = CollectorRegistry()
+    if folder:
+        forget_dead(Path(folder))
+        MultiProcessCollector(found, path=folder)
+    else:
+        found.register(_Own())
+    found.register(StateCollector())
+    return found
+
+
+class _Own(Collector):
+    """What this process says, where it is the only one."""
+
+    def collect(self) -> Iterator[Metric]:
+        return (metric for metric in REGISTRY.collect() if metric.name.startswith(("octavo_", "process_")))
+
+
+def forget_dead(folder: Path) -> None:
+    """Counts of a process that has ended stay; what it said of how things are with it does not."""
+    for file in folder.glob("gauge_live*_*.db"):
+        pid = file.stem.rpartition("_")[2]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            mark_process_dead(int(pid), path=str(folder))
+
+
+@require_safe
+@never_cache
+@for_token
+def targets(request: HttpRequest) -> HttpResponse:
+    """Workers that serve their own /metrics. Which is which is said as meta labels: ids are new at every start."""
+    try:
+        live = workers.live()
+    except (redis.exceptions.RedisError, OSError):
+        # Prometheus keeps the targets that it knows when it gets no answer; an empty list would end them all.
+        return HttpResponse("Redis does not answer.", status=503, content_type="text/plain")
+    groups = [
+        {
+            "targets": [worker.metrics],
+            "labels": {"__meta_octavo_worker": worker.id, "__meta_octavo_model": worker.model},
+        }
+        for worker in live
+        if worker.metrics
+    ]
+    return JsonResponse(groups, safe=False)

@@ -1,0 +1,105 @@
+"""Several processes count into one folder: the web says the sum of all, and forgets how the dead ones were."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from chatapp.metrics import views
+from ops.run import counting, made_once
+from tests.conftest import ROOT
+from tests.metrics.conftest import samples
+
+WRITER = """
+import sys
+from chatapp.metrics import figures
+figures.this_is(sys.argv[1])
+figures.recorded.labels("finished").inc(2)
+figures.sockets_open.labels("ui").inc(3)
+figures.outbox_lag.set(float(sys.argv[2]))
+figures.redis_took(0.002)
+figures.task_success.labels("a").set(float(sys.argv[2]))
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+def writer(folder: Path, program: str, number: int) -> subprocess.Popen[str]:
+    """A process of the product's that counts, and goes on to run."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", WRITER, program, str(number)],
+        cwd=ROOT,
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "written\n"
+    return started
+
+
+def test_the_web_says_what_all_processes_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr(views.StateCollector, "collect", lambda _: iter(()))
+
+    def seen() -> dict[str, float]:
+        return samples(generate_latest(views.registry()).decode())
+
+    writers = [writer(tmp_path, "recorder", 1), writer(tmp_path, "celery", 5)]
+    try:
+        found = seen()
+        assert found["octavo_recorded_total{status=finished}"] == 4
+        assert found["octavo_websocket_connections{socket=ui}"] == 6
+        assert found["octavo_websocket_outbox_lag_seconds"] == 5
+        assert found["octavo_redis_round_trip_seconds_count{program=recorder}"] == 1
+        assert found["octavo_redis_round_trip_seconds_count{program=celery}"] == 1
+        writers[1].kill()
+        writers[1].wait()
+        found = seen()
+        assert found["octavo_recorded_total{status=finished}"] == 4, "counts go on from where they were"
+        assert found["octavo_websocket_connections{socket=ui}"] == 3
+        assert found["octavo_websocket_outbox_lag_seconds"] == 1
+        assert found["octavo_celery_task_last_success_timestamp_seconds{task=a}"] == 5
+    finally:
+        for one in writers:
+            one.kill()
+            one.communicate()
+
+
+def test_a_start_begins_with_an_empty_folder_that_is_its_owners_alone(tmp_path: Path) -> None:
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "counter_1.db").write_bytes(b"of another time")
+    env = counting({"A": "b"}, tmp_path)
+    assert env == {"A": "b", "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
+    assert list((tmp_path / "metrics").iterdir()) == []
+    assert stat.S_IMODE((tmp_path / "metrics").stat().st_mode) == 0o700
+
+
+def test_a_token_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "metrics_token"
+    token = made_once(path)
+    assert len(token) >= 32
+    assert made_once(path) == token
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert made_once(tmp_path / "another") != token
+
+
+@pytest.mark.parametrize(("token", "starts"), [("x" * 31, False), ("x" * 32, True)])
+def test_production_takes_no_token_that_can_be_guessed(tmp_path: Path, token: str, starts: bool) -> None:
+    from tests.project.test_settings import run, safe
+
+    (tmp_path / "token").write_text(token)
+    env = {**safe(), "OCTAVO_DATA": str(tmp_path), "OCTAVO_METRICS_TOKEN_FILE": str(tmp_path / "token")}
+    done = run("from django.conf import settings as s; print(s.OCTAVO_METRICS_TOKEN)", "production", **env)
+    assert (done.returncode == 0) is starts, done.stderr
+    if starts:
+        assert done.stdout.strip() == token
+    else:
+        assert "OCTAVO_METRICS_TOKEN" in done.stderr

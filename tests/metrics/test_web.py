@@ -1,0 +1,269 @@
+"""What the web's /metrics says: of HTTP, websockets, Redis, queues, workers, the recorder and Celery."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from django.db import DatabaseError
+from django.test import Client
+
+from chatapp.api.frames import Pong
+from chatapp.api.outbox import Outbox
+from chatapp.chat import recorder, services
+from chatapp.chat.tasks import reap
+from chatapp.metrics import sockets, state
+from chatapp.streaming import finished
+from engine import protocol
+from engine.protocol import Part, WorkerDetails
+from tests.chat.conftest import ScriptedWorker, Team
+from tests.metrics.conftest import Scraper
+
+pytestmark = pytest.mark.django_db
+WORDS = "The vault opens at nine."
+
+
+def test_requests_are_counted_by_route_and_never_by_what_they_name(
+    scraper: Scraper, client: Client, team: Team
+) -> None:
+    assert team.owner.user is not None
+    client.force_login(team.owner.user)
+    lists, one = "api/t/<slug>/conversations", "api/t/<slug>/conversations/<conversation_id>"
+    assert client.get("/api/t/acme/conversations").status_code == 200
+    for slug in ("acme", "nobody", "WORDS"):
+        reply = client.get(f"/api/t/{slug}/conversations/0b0e7ac8-0000-7000-8000-000000000001")
+        assert reply.status_code == 404
+    assert client.get("/no/such/page-at-all").status_code == 404
+    assert client.generic("BREW", "/healthz").status_code == 405
+    text = scraper.text()
+    routes = {line.partition('route="')[2].partition('"')[0] for line in text.splitlines() if "route=" in line}
+    assert {lists, one, "none"} <= routes
+    assert scraper.grown("octavo_http_requests_total{method=other,route=none,status=405}") == 1
+    assert scraper.grown("octavo_http_requests_total{method=GET,route=none,status=404}") == 1
+    assert not [word for word in ("acme", "nobody", "WORDS", "0b0e7ac8", "page-at-all", "BREW") if word in text]
+
+
+def test_nothing_of_a_team_is_in_a_scrape(
+    scraper: Scraper, team: Team, worker: ScriptedWorker, record: Callable[[], int]
+) -> None:
+    generation = services.ask(access=team.member, text=WORDS)
+    worker.answer("The password is swordfish.")
+    assert record() == 1
+    services.ask(access=team.member, text=WORDS)
+    text = scraper.text()
+    assert "octavo_recorded_total" in text
+    tenant, person = team.tenant, team.member.user
+    assert person is not None
+    hidden = [WORDS, "vault", "swordfish", "acme", str(tenant.pk), tenant.pk.hex, str(generation.pk), person.email]
+    assert not [word for word in hidden if word in text]
+
+
+def test_queues_and_workers_are_as_they_are(
+    scraper: Scraper, team: Team, strangers: Team, worker: ScriptedWorker, settings: Any
+) -> None:
+    model = settings.OCTAVO_MODEL_NAME
+    assert scraper.read()[f"octavo_workers{{model_name={model},state=healthy}}"] == 0
+    began = time.time()
+    for access in (team.member, team.member, strangers.member):
+        services.ask(access=access, text=WORDS)
+    worker.beat()
+    for name, fields in (("w2", {"healthy": False}), ("w3", {"draining": True})):
+        details = WorkerDetails(id=name, model=model, context=99, block_size=16, num_blocks=9, pid=1, **fields)
+        worker.redis.fcall(*protocol.heartbeat(name, details))
+    seen = scraper.read()
+    assert seen[f"octavo_queue_depth{{model_name={model}}}"] == 3
+    assert seen[f"octavo_queue_tenants{{model_name={model}}}"] == 2
+    assert 0 <= seen[f"octavo_queue_oldest_seconds{{model_name={model}}}"] <= time.time() - began + 0.01
+    for kind in state.STATES:
+        assert seen[f"octavo_workers{{model_name={model},state={kind}}}"] == 1, kind
+    assert scraper.grown("octavo_submissions_total{outcome=accepted}") == 3
+    assert scraper.grown("octavo_redis_round_trip_seconds_count{program=other}") >= 3
+    worker.take()
+    assert scraper.read()[f"octavo_queue_depth{{model_name={model}}}"] == 2
+
+
+def test_a_stream_entrys_age_is_by_redis_clock(server: redis.Redis) -> None:
+    assert state.age_s(10_500, b"10000-3") == 0.5
+    assert state.age_s(10_000, "10500-0") == 0.0, "written since the clock was asked"
+
+
+def test_the_recorder_says_what_it_wrote_and_how_late(
+    scraper: Scraper, team: Team, worker: ScriptedWorker, record: Callable[[], int]
+) -> None:
+    services.ask(access=team.member, text=WORDS)
+    worker.answer("Hello.")
+    waiting = scraper.read()
+    assert waiting["octavo_recorder_backlog"] == 1
+    assert waiting["octavo_recorder_oldest_seconds"] >= 0
+    assert record() == 1
+    assert scraper.grown("octavo_recorded_total{status=finished}") == 1
+    assert scraper.grown("octavo_recorder_lag_seconds_count") == 1
+    assert 0 < scraper.grown("octavo_recorder_lag_seconds_sum") < 60
+    assert scraper.grown("octavo_record_duration_seconds_count") == 1
+    assert scraper.read()["octavo_recorder_backlog"] == 0
+
+
+def test_what_cannot_be_recorded_is_counted_as_such(
+    scraper: Scraper, team: Team, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.ask(access=team.member, text=WORDS)
+    worker.answer("Hello.")
+
+    def broken(generation_id: str) -> bool:
+        raise ValueError("not today")
+
+    monkeypatch.setattr(recorder, "record", broken)
+    monkeypatch.setattr(recorder, "MOST_ATTEMPTS", 1)
+    entries = finished.read("tests", block_s=0.0)
+    recorder.Recorder(lambda: False).handle(entries[0])
+    assert scraper.grown("octavo_record_failures_total") == scraper.grown("octavo_recorder_set_aside_total") == 1
+    assert scraper.grown("octavo_recorded_total{status=finished}") == 0
+    assert scraper.read()["octavo_recorder_aside"] == 1
+
+
+def test_tasks_are_counted_by_name_and_end(scraper: Scraper, monkeypatch: pytest.MonkeyPatch) -> None:
+    reap.delay()
+    assert scraper.grown("octavo_celery_tasks_total{state=success,task=chat.tasks.reap}") == 1
+    at = scraper.read()["octavo_celery_task_last_success_timestamp_seconds{task=chat.tasks.reap}"]
+    assert abs(at - time.time()) < 60
+    assert scraper.grown("octavo_celery_task_duration_seconds_count{task=chat.tasks.reap}") == 1
+
+    def broken() -> None:
+        raise ValueError("not today")
+
+    monkeypatch.setattr("chatapp.chat.tasks.reaper.reap", broken)
+    reap.apply()
+    assert scraper.grown("octavo_celery_tasks_total{state=failure,task=chat.tasks.reap}") == 1
+    seen = scraper.read()
+    assert seen["octavo_celery_task_last_success_timestamp_seconds{task=chat.tasks.reap}"] == at
+
+
+def test_redis_and_database_are_looked_at(scraper: Scraper, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = scraper.read()
+    assert seen["octavo_redis_up"] == seen["octavo_database_up"] == seen["octavo_redis_persistent"] == 1
+    assert seen["octavo_redis_memory_used_bytes"] > 0
+    settings.REDIS_URL = "unix:///nowhere/valkey.sock"
+
+    class Away:
+        def cursor(self) -> Any:
+            raise DatabaseError("away")
+
+    monkeypatch.setattr(state, "database", Away())
+    seen = scraper.read()
+    assert seen["octavo_redis_up"] == seen["octavo_database_up"] == 0
+    assert seen[f"octavo_workers{{model_name={settings.OCTAVO_MODEL_NAME},state=healthy}}"] == 0, "who could take any?"
+    assert "octavo_redis_memory_used_bytes" not in seen
+
+
+# --- websockets ---------------------------------------------------------------------------------------------------
+
+
+async def open_and_end(path: str, code: int | None, *, during: Callable[[], None], scope: str = "websocket") -> None:
+    """A socket at this address that an application accepts, and that ends with this code."""
+    told = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": code}]
+
+    async def receive() -> Any:
+        return told.pop(0)
+
+    async def send(message: Any) -> None:
+        return None
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        during()
+        await receive()
+
+    await sockets.counted(application)({"type": scope, "path": path}, receive, send)
+    sockets._watching.pop(asyncio.get_running_loop()).cancel()
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "socket", "said"),
+    [
+        ("/ws/ui", 1001, "ui", "1001"),
+        ("/ws/v1", 4401, "api", "4401"),
+        ("/ws/v1", 4999, "api", "other"),
+        ("/ws/ops/occupancy", None, "operators", "1005"),
+        ("/ws/t/acme/memory", 1000, "memory", "1000"),
+        ("/ws/t/acme/else", 1000, "other", "1000"),
+        ("/ws/ui/../acme", 1000, "other", "1000"),
+    ],
+)
+def test_sockets_are_counted_by_their_address_and_their_end(
+    scraper: Scraper, path: str, code: int | None, socket: str, said: str
+) -> None:
+    open_now = f"octavo_websocket_connections{{socket={socket}}}"
+    seen = []
+    asyncio.run(open_and_end(path, code, during=lambda: seen.append(figure(socket))))
+    assert seen == [1.0 + scraper._before.get(open_now, 0.0)]
+    assert scraper.grown(open_now) == 0
+    assert scraper.grown(f"octavo_websocket_connections_opened_total{{socket={socket}}}") == 1
+    assert scraper.grown(f"octavo_websocket_connections_closed_total{{code={said},socket={socket}}}") == 1
+    assert "acme" not in scraper.text()
+
+
+def figure(socket: str) -> float:
+    from chatapp.metrics import figures
+
+    return float(figures.sockets_open.labels(socket)._value.get())
+
+
+def test_a_socket_that_does_not_take_its_frames_is_seen(scraper: Scraper) -> None:
+    with asyncio.Runner() as runner:
+        taking = asyncio.Event()
+
+        async def send(text: str) -> None:
+            await taking.wait()
+
+        async def close(code: int) -> None:
+            return None
+
+        async def begin() -> asyncio.Task[None]:
+            sending = asyncio.create_task(outbox.run())
+            outbox.put(Pong())
+            outbox.put_delta("r", 1, 1, [Part(text="four")])
+            await asyncio.sleep(0)
+            return sending
+
+        async def end() -> None:
+            taking.set()
+            outbox.close(1000)
+            await sending
+
+        outbox = Outbox(send, close)
+        sockets.outboxes.add(outbox)
+        sending = runner.run(begin())
+        assert outbox.lag(time.monotonic() + 5) == pytest.approx(5, abs=0.5)
+        outbox._since -= 3
+        sockets.look()
+        stuck = scraper.read()
+        runner.run(end())
+        sockets.look()
+        free = scraper.read()
+
+    assert stuck["octavo_websocket_outbox_lag_seconds"] >= 3
+    assert stuck["octavo_websocket_outbox_behind"] == 1
+    assert stuck["octavo_websocket_outbox_chars"] == 4
+    assert free["octavo_websocket_outbox_lag_seconds"] == free["octavo_websocket_outbox_behind"] == 0
+    assert free["octavo_websocket_outbox_chars"] == 0
+
+
+def test_a_loop_that_is_held_up_is_seen(scraper: Scraper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "LOOK_EVERY_S", 0.01)
+
+    async def run() -> None:
+        watching = asyncio.create_task(sockets.watch())
+        await asyncio.sleep(0)
+        time.sleep(0.3)  # noqa: ASYNC251  what must not be done, for once
+        await asyncio.sleep(0.02)
+        watching.cancel()
+
+    asyncio.run(run())
+    late = scraper.grown("octavo_event_loop_lag_seconds_count") - scraper.grown(
+        "octavo_event_loop_lag_seconds_bucket{le=0.25}"
+    )
+    assert late == 1
