@@ -56,6 +56,7 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
             "items": [
                 {"title": "Operations", "icon": "monitoring", "link": reverse("admin:index")},
                 {"title": "Block table", "icon": "grid_view", "link": reverse("occupancy")},
+                {"title": "KV planner", "icon": "calculate", "link": reverse("planner")},
                 changelist("Generations", "bolt", "chat", "generation"),
             ],
         },

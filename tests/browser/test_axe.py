@@ -300,6 +300,9 @@ def test_our_own_content_of_the_operators_pages(checked: Checked, team: Team) ->
     for path in (
         "occupancy/",
         "checklist/",
+        "planner/",
+        "planner/?lengths=fixed",
+        "planner/?block=0",
         "break-glass/",
         f"break-glass/{reading.pk}/",
         f"break-glass/{reading.pk}/c/{talk.pk}",
