@@ -9,11 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from playwright.sync_api import Browser, Page, WebSocketRoute
 
 from bench.made_pool import MadePool
 from chatapp.accounts.models import User
-from engine import occupancy_wire as wire
 from engine.protocol import WorkerDetails
 from tests.browser.served import ORIGIN, Served, beside_playwright
 from tests.tenants.people import log_in
