@@ -73,9 +73,10 @@ export class BlockTable {
     if (head.tenants) this.tenants = [...this.tenants, ...head.tenants];
     for (const number of head.gone ?? []) this.rows.delete(number);
     for (const told of head.rows ?? []) {
+      const before = this.rows.get(told.number ?? 0);
       const row = { ...ROW, ...told };
-      const kept = this.rows.get(row.number)?.blocks.slice(0, row.at) ?? [];
-      this.rows.set(row.number, { ...row, at: 0, blocks: kept.concat(row.blocks) });
+      if (!before) this.rows.set(row.number, row);
+      else this.rows.set(row.number, { ...before, tokens: row.tokens, blocks: [...before.blocks.slice(0, row.at), ...row.blocks] });
     }
     this.head = head;
     this.figures = figuresOf(head.figures);
