@@ -40,7 +40,7 @@ function table(name, columns, rows) {
   const body = rows.map(({ key, cells }) =>
     h("tr", { "data-key": key }, ...cells.map((cell, at) => h("td", { class: columns[at][1] }, ...[cell].flat()))),
   );
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table of ${name}` },
     h("table", {}, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...body)));
 }
 
@@ -66,7 +66,7 @@ export function drawModels({ engines }) {
   if (!engines) return [quiet("Redis does not answer, so nothing is known of models and workers.")];
   const columns = [["Model", "name"], ["State", "name"], ["Workers", "n"], ["Running", "n"], ["Waiting", "n"], ["Longest wait", "n"]];
   return [
-    table("Models", columns, engines.models.map((one) => ({
+    table("models", columns, engines.models.map((one) => ({
       key: one.name,
       cells: [
         h("strong", { text: one.name }),
@@ -135,7 +135,7 @@ export function drawQueues({ engines }) {
   if (!engines.queues.length) return [quiet("Nothing waits: every question is with a worker.")];
   const columns = [["Team", "name"], ["Model", "name"], ["Waiting", "n"], ["Longest wait", "n"], ["Size", "n"]];
   return [
-    table("Queues", columns, engines.queues.map((one) => ({
+    table("queues", columns, engines.queues.map((one) => ({
       key: `${one.model} ${one.tenant}`,
       cells: [one.team, one.model, count(one.queued), span(one.oldest_s), size(one.bytes)],
     }))),
@@ -144,10 +144,10 @@ export function drawQueues({ engines }) {
 }
 
 export function drawTeams({ teams, more_teams: more }, places) {
-  if (!teams.length) return [quiet("No team has asked anything in the last 24 hours.")];
+  if (!teams.length) return [quiet("No team has used anything in the last 24 hours. What is asked now is counted within a minute.")];
   const columns = [["Team", "name"], ["Weight", "n"], ["Share of what was computed", "wide"], ["Requests", "n"], ["Prompt tokens", "n"], ["Cached", "n"], ["Output", "n"], ["Open now", "n"]];
   return [
-    table("Teams", columns, teams.map((one) => ({
+    table("teams", columns, teams.map((one) => ({
       key: one.slug,
       cells: [
         link(one.link, one.name),
@@ -172,7 +172,7 @@ export function drawSlow({ slow }, places) {
   const legend = h("ul", { class: "legend" }, ...PHASES.map(([name]) => h("li", {}, h("i", { class: name.replaceAll(" ", "-"), "aria-hidden": "true" }), name)));
   return [
     legend,
-    table("Slow requests", columns, slow.map((one) => ({
+    table("slow requests", columns, slow.map((one) => ({
       key: one.id,
       cells: [
         one.link ? h("a", { href: one.link }, time(one.at)) : time(one.at),
@@ -198,7 +198,7 @@ export function drawFaults({ faults }) {
   if (!faults.length) return [quiet("Nothing went wrong: no answer failed, no worker vanished, no task broke.")];
   const columns = [["What", "one"], ["Code"], ["Meaning", "wide"], ["Times", "n"], ["Last", "one"]];
   return [
-    table("Faults", columns, faults.map((one) => ({
+    table("faults", columns, faults.map((one) => ({
       key: `${one.kind} ${one.code} ${one.says}`,
       cells: [
         FAULTS[one.kind] ?? one.kind,

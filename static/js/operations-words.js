@@ -10,6 +10,7 @@ export const many = (value, one, several = `${one}s`) => `${count(value)} ${valu
 
 /** A time that somebody waits or that has passed: 0.04 s, 3.1 s, 42 s, 5 min, 3 h, 2 days. */
 export function span(seconds) {
+  if (seconds < 0.005) return "0 s";
   if (seconds < 1) return `${seconds.toFixed(2)} s`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   for (const [most, unit, size] of [[90, "s", 1], [5400, "min", 60], [172_800, "h", 3600]])

@@ -57,9 +57,9 @@ function say(text, state = "") {
 async function refresh() {
   clearTimeout(timer);
   try {
-    const reply = await fetch(places.figures, { signal: AbortSignal.timeout(WITHIN_MS), headers: { Accept: "application/json" } });
-    const isJson = reply.headers.get("Content-Type")?.startsWith("application/json");
-    if (reply.status === 403 || (reply.ok && !isJson)) {
+    // Who is not logged in any more is sent on to do so, which is no answer to us.
+    const reply = await fetch(places.figures, { signal: AbortSignal.timeout(WITHIN_MS), redirect: "manual" });
+    if (reply.status === 403 || reply.type === "opaqueredirect") {
       over = true;
       say("You are not logged in as an operator any more. Reload to log in again.", "bad");
       return;

@@ -298,6 +298,7 @@ def test_our_own_content_of_the_operators_pages(checked: Checked, team: Team) ->
     client = log_in(operator)
     checked.served.client = client
     for path in (
+        "",
         "occupancy/",
         "checklist/",
         "planner/",

@@ -5,8 +5,8 @@ import { ago, compact, count, many, parts, percent, rates, size, span, verdict }
 
 test("times have the unit and the digits that mean something", () => {
   assert.deepEqual(
-    [0.042, 0.999, 1, 9.94, 42.4, 89, 120, 7200, 200_000].map(span),
-    ["0.04 s", "1.00 s", "1.0 s", "9.9 s", "42 s", "89 s", "2 min", "2 h", "2 days"],
+    [0.001, 0.042, 0.999, 1, 9.94, 42.4, 89, 120, 7200, 200_000].map(span),
+    ["0 s", "0.04 s", "1.00 s", "1.0 s", "9.9 s", "42 s", "89 s", "2 min", "2 h", "2 days"],
   );
   assert.deepEqual([0.3, 12].map(ago), ["just now", "12 s ago"]);
 });
