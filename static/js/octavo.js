@@ -30,8 +30,11 @@ const ON_ITS_WAY_MS = 1000;
 // Without a connection for so long, what waits for one fails; the connection is tried on.
 const GIVE_UP_MS = 300_000;
 const SUBPROTOCOL = "octavo.v1";
+/** A frame could not be read, or was too long. Another connection is of use; questions that may be to blame are sent
+    SENDS times, as ever. */
+const BAD_FRAME = new Set([4400, 4413]);
 /** Close codes after which trying again is useless until somebody does something. */
-const FINAL = new Set([4400, 4401, 4403, 4413, 4440]);
+const FINAL = new Set([4401, 4403, 4440]);
 
 export class OctavoError extends Error {
   /** @param {{code?: string, message?: string, param?: string, retryable?: boolean, retry_after_ms?: number}} told */
@@ -479,6 +482,7 @@ export class Octavo {
         this.#resume(response);
       }
     } else if (state === "waiting") {
+      if (BAD_FRAME.has(code)) for (const response of this.pending.values()) response.why = this.connection.refusal;
       for (const response of [...this.running.values()]) if (response.stateless) this.#lose(response, BROKEN);
     } else if (state === "ended") this.#ended(code);
     this.onState?.(state, code);
@@ -506,7 +510,7 @@ export class Octavo {
   #ask(eventId) {
     const response = this.pending.get(eventId);
     response.retryAt = undefined;
-    if (response.sends >= SENDS) return this.#refuse(eventId, UNSENT);
+    if (response.sends >= SENDS) return this.#refuse(eventId, response.why ?? UNSENT);
     const size = this.limits ? new TextEncoder().encode(JSON.stringify(response.request)).length : 0;
     if (size > (this.limits?.max_frame_bytes ?? Infinity)) {
       const message = `This takes ${size} bytes; the server takes ${this.limits.max_frame_bytes} at most.`;

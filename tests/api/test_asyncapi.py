@@ -13,6 +13,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 from django.test import Client
+from octavo_client.core import FATAL
 
 from chatapp.api import asyncapi, examples, frames
 from chatapp.chat.models import Conversation
@@ -111,6 +112,14 @@ def test_the_codes_that_a_socket_closes_with_are_all_in_it(document: dict[str, A
 
 
 @pytest.mark.django_db
+def test_the_clients_give_up_after_those_codes_that_the_document_says_another_socket_is_of_no_use_after() -> None:
+    useless = {code for code, (_, _, again) in asyncapi.CLOSE_CODES.items() if not again}
+    assert set(FATAL) == useless
+    written = re.search(r"const FINAL = new Set\(\[([\d, ]+)\]\)", (ROOT / "static/js/octavo.js").read_text())
+    assert written is not None
+    assert {int(code) for code in written[1].split(",")} == useless
+
+
 def test_anybody_may_read_it_where_the_socket_is() -> None:
     reply = Client().get("/ws/v1/asyncapi.json", headers={"host": "testserver"})
     assert reply.status_code == 200

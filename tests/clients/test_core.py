@@ -103,10 +103,8 @@ def test_attempts_to_connect_come_less_often_and_by_chance() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (4400, SessionEnded),
         (4401, AuthenticationFailed),
         (4403, AccessDenied),
-        (4413, SessionEnded),
         (4440, AccessRevoked),
     ],
 )
@@ -124,7 +122,7 @@ def test_a_close_for_good_ends_everything_with_what_the_server_said(code: int, k
         world.ask("More")
 
 
-@pytest.mark.parametrize("code", [1000, 1001, 1006, 1011, 4408, 4429])
+@pytest.mark.parametrize("code", [1000, 1001, 1006, 1011, 4400, 4408, 4413, 4429])
 def test_any_other_close_is_followed_by_another_connection(code: int) -> None:
     world = World()
     begun(world, "a", "b")
@@ -369,6 +367,25 @@ def test_a_request_too_large_for_a_frame_is_refused_here_and_the_socket_stays() 
     assert call.error.code == "frame_too_large"
     assert world.sent == []
     assert world.core.state == "open"
+
+
+@pytest.mark.parametrize("code", [4400, 4413])
+def test_a_request_over_which_connections_are_closed_fails_in_the_end_and_harms_no_other(code: int) -> None:
+    world = World(max_retries=2)
+    running = begun(world, "a", "b", "c", said=2)
+    world.unreadable = "what the server cannot read"
+    call = world.ask(world.unreadable)
+    for attempt in range(3):
+        assert call.error is None, attempt
+        world.wait(1.0)
+        world.deliver()
+        assert [frame["input"] for frame in creates(world)].count(world.unreadable) == attempt + 1
+        world.cut(code=code)
+    assert isinstance(call.error, RequestRefused)
+    assert (call.error.code, call.error.message) == ("why", "Because.")
+    world.wait(1.0)
+    world.settle()
+    assert running.answer.text == "abc"
 
 
 def test_what_a_newer_server_says_is_passed_over_and_its_numbers_leave_no_gap() -> None:

@@ -86,6 +86,7 @@ class World:
         self.script: list[Event] = []
         self.refuses = False  # connections
         self.refusal: dict[str, Any] | None = None  # what the next request is answered with
+        self.unreadable = ""  # a question that it answers with an error about the connection
         self.hello: dict[str, Any] = {}
 
     # --- what a program does ------------------------------------------------------------------------------------------
@@ -121,6 +122,9 @@ class World:
         if kind == "ping":
             wire.incoming.append({"type": "pong"})
         elif kind == "response.create":
+            if self.unreadable and frame["input"] == self.unreadable:
+                wire.incoming.append({"type": "error", "code": "why", "message": "Because.", "retryable": False})
+                return
             if self.refusal is not None:
                 wire.incoming.append({"type": "error", "event_id": frame["event_id"], **self.refusal})
                 self.refusal = None

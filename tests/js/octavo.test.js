@@ -88,6 +88,22 @@ test("a closed session ends it, and frames of a replaced connection are not hear
   assert.equal(made.length, 2);
 });
 
+test("a frame that the server cannot read, or that is too long, is no end of the session", (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  for (const code of [4400, 4413]) {
+    const { made, states, socket } = network();
+    socket.connect();
+    made[0].onopen();
+    made[0].onclose({ code });
+    assert.equal(states.at(-1), "waiting");
+    t.mock.timers.tick(500);
+    assert.equal(made.length, 2);
+    made[1].onopen();
+    assert.equal(states.at(-1), "open");
+    socket.end();
+  }
+});
+
 /** A client whose connections the test opens, breaks and speaks for, with a clock that is set by hand. */
 function client(options = {}) {
   const made = [];
@@ -160,6 +176,25 @@ test("a stream gives the text as it comes, and the answer at its end", async () 
   assert.equal(await text, "Hello");
   const answer = await stream.whole();
   assert.deepEqual([answer.text, answer.status, answer.conversation_id], ["Hello", "completed", "c1"]);
+});
+
+test("a question over which connections are closed fails in the end with what the server said, and the client goes on", async () => {
+  const all = client();
+  const failed = assert.rejects(all.octavo.stream("broken").whole(), { code: "frame_too_large", message: "Too long." });
+  for (let round = 0; round < 3; round += 1) {
+    all.wire.open();
+    assert.equal(all.wire.sent.at(-1).input, "broken");
+    all.wire.say({ type: "error", code: "frame_too_large", message: "Too long." });
+    all.wire.onclose({ code: 4413 });
+    all.octavo.hurry();
+  }
+  all.wire.open();
+  assert.deepEqual(all.wire.sent, []);
+  await failed;
+  const stream = all.octavo.stream("Hi");
+  accept(all.wire);
+  all.wire.say(delta(1, 1, "Hello"), ended(2));
+  assert.equal((await stream.whole()).text, "Hello");
 });
 
 test("an answer goes on behind its last number after a lost connection, and no text comes twice", async () => {

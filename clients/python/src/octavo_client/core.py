@@ -25,6 +25,7 @@ from octavo_client.errors import (
     ClientClosed,
     ConnectionFailed,
     OctavoError,
+    RequestRefused,
     SessionEnded,
 )
 from octavo_client.responses import FIRST_WAIT_S, LONGEST_WAIT_S, Responses
@@ -33,11 +34,11 @@ from octavo_client.topics import Subscription, Topics
 ANSWER_S = 8.0  # a connection that is asked must answer within this
 OPEN_S = 15.0  # and one that opens must say so
 
+BAD_FRAME = {4400, 4413}
+"""A frame of ours could not be read, or was too long. Another connection is of use; which frame it was is not said."""
 FATAL: dict[int, type[SessionEnded]] = {
-    4400: SessionEnded,
     4401: AuthenticationFailed,
     4403: AccessDenied,
-    4413: SessionEnded,
     4440: AccessRevoked,
 }
 
@@ -201,6 +202,8 @@ class Core:
             self._opening = None
         if number == self._current:
             self.responses.current = None
+        if code in BAD_FRAME:
+            self.responses.blamed(number, RequestRefused(self.reason, code=said.code if said else "bad_frame"))
         self.responses.lost(number)
         self.responses.fill(now)
         if self._current is None and self._opening is None:

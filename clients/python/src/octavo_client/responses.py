@@ -121,6 +121,17 @@ class Responses:
             if call.connection == number:
                 call.connection, call.moved, call.act_at = None, True, None
 
+    def blamed(self, number: int, error: RequestRefused) -> None:
+        """The server closed a connection over a frame. Requests that were sent on it and not acknowledged may be that:
+        each is sent again as often as one that is refused for now, and fails then."""
+        for call in list(self.calls):
+            if call.connection != number or call.accepted:
+                continue
+            call.tries += 1
+            if call.tries > self.max_retries:
+                self._drop(call)
+                call.fail(error.copy())
+
     def close(self, error: OctavoError) -> None:
         for call in self.calls:
             call.fail(error.copy())
