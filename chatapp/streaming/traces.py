@@ -17,6 +17,7 @@ from chatapp.streaming import connection
 from engine import protocol
 
 COUNT = 500
+HISTORY_COUNT = 50  # entries with pictures of a block table: megabytes together
 SHARED = ("octavo:backlog:", "octavo:service:", "octavo:queued_bytes:")
 STREAMS = (protocol.FINISHED, "octavo:finished:aside")
 REQUEST = protocol.request_key("")
@@ -44,8 +45,8 @@ def remove(
         if stream == protocol.FINISHED:
             client.xack(stream, protocol.RECORDER_GROUP, entry)
         removed += int(client.xdel(stream, entry))
-    for worker in client.scan_iter(match="octavo:occupancy:*", count=COUNT):
-        client.xtrim(worker, maxlen=1)  # former block tables name the tenants that were in them
+    for history in _histories(client, tenant):
+        removed += int(client.delete(history))
     for cache in caches:
         for keys in _named(cache, {tenant, *others}):
             removed += int(cache.delete(*keys))
@@ -59,6 +60,7 @@ def remaining(
     client = connection.sync_redis()
     found = sum(len(keys) for keys in _owned_keys(client, tenant, others, owns))
     found += sum(1 for _ in _shared(client, tenant)) + sum(1 for _ in _entries(client, tenant))
+    found += sum(1 for _ in _histories(client, tenant))
     return found + sum(len(keys) for cache in caches for keys in _named(cache, {tenant, *others}))
 
 
@@ -165,6 +167,20 @@ def _entries(client: Any, tenant: str) -> Iterator[tuple[str, bytes]]:
         for entry, fields in client.xrange(stream):
             if tenant.encode() in (fields.get(b"tenant"), fields.get(b"id")):
                 yield stream, entry
+
+
+def _histories(client: Any, tenant: str) -> Iterator[bytes]:
+    """Streams of workers' block tables that name the tenant. A worker that was told to forget it has begun its own
+    anew; left are those of workers that are gone, or did not hear it."""
+    needle = tenant.encode()
+    for prefix in (protocol.occupancy_key(""), protocol.line_key("")):
+        for stream in list(client.scan_iter(match=f"{prefix}*", count=COUNT)):
+            first = "-"
+            while entries := client.xrange(stream, min=first, count=HISTORY_COUNT):
+                if any(needle in fields.get(name, b"") for _, fields in entries for name in (b"head", b"line")):
+                    yield stream
+                    break
+                first = f"({entries[-1][0].decode()}"
 
 
 def _named(client: Any, ids: Collection[str]) -> Iterator[list[bytes]]:

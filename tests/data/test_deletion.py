@@ -38,7 +38,7 @@ from chatapp.streaming.finished import state
 from chatapp.tenants.access import BadKey, NoAccess, access_for_key, access_for_user, revoked
 from chatapp.tenants.models import ApiKey, Membership, Tenant
 from chatapp.tenants.services import create_api_key
-from engine import protocol
+from engine import occupancy_wire, protocol
 from tests.chat.conftest import ScriptedWorker, Team
 from tests.data.conftest import Sent, a_chat
 
@@ -87,10 +87,26 @@ def fill(team: Team, worker: ScriptedWorker, server: redis.Redis, data: Path) ->
     assert team.member.user is not None
     own = exports.request_own_export(user=team.member.user)
     exports.run("own", str(own.pk))
+    a_history(server, "gone-1", str(tenant.pk), "somebody else")
     store = data / "prompts"
     store.mkdir(parents=True)
     (store / f"{protocol.owner_tag(str(tenant.pk))}{'0' * 40}.safetensors").write_text(CANARY)
     (store / f"{protocol.owner_tag('somebody else')}{'0' * 40}.safetensors").write_text("theirs")
+
+
+def a_history(server: redis.Redis, worker: str, *tenants: str) -> None:
+    """The block table and time line of a worker that has ended: many entries without a name, and then one with."""
+    figures = occupancy_wire.Figures(of=dict.fromkeys(tenants, (1, 0, 0, 1, 0)))
+    for number in range(1, 61):
+        named = number == 60
+        head = occupancy_wire.Head(
+            worker=worker, number=number, base=number - 1, at_ms=number, block_size=16, blocks=1,
+            tenants=list(tenants) if named else [], figures=figures if named else occupancy_wire.Figures(),
+        )  # fmt: skip
+        fields: Any = {"head": occupancy_wire.encode_head(head), "cells": occupancy_wire.compress([])}
+        server.xadd(protocol.occupancy_key(worker), fields)
+    line: Any = {"line": json.dumps({"at_ms": 60, "number": 60, "figures": {"of": figures.of}})}
+    server.xadd(protocol.line_key(worker), line)
 
 
 def traces_of(server: redis.Redis, tenant: Tenant) -> list[str]:
@@ -206,6 +222,7 @@ def gone(
     """Both teams are full of canaries of their own; the first one is deleted."""
     team, strangers = written
     a_chat(strangers.member, "their chat", "stays")
+    a_history(server, "gone-2", str(strangers.tenant.pk))
     fill(team, worker, server, data_folder)
     sent.calls.clear()
     request_deletion(tenant=team.tenant, actor=OPERATOR, grace=NOW)
@@ -247,6 +264,8 @@ def test_after_the_deletion_a_canary_is_nowhere(
         f"{protocol.owner_tag('somebody else')}{'0' * 40}.safetensors"
     ]
     # The other team has lost nothing.
+    assert server.xlen(protocol.occupancy_key("gone-2")) == 60
+    assert server.xlen(protocol.line_key("gone-2")) == 1
     assert strangers.member.user is not None
     assert access_for_user(strangers.member.user, "other")
     assert Message.objects.filter(conversation__tenant=strangers.tenant).count() == 2

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from engine import protocol
+from engine import occupancy_wire, protocol
 from tests.conftest import ROOT
 from tests.stack import Stack, started, wait_for
 
@@ -61,10 +60,14 @@ def answered(stack: Stack, tenant: int, text: str) -> httpx.Response:
     return httpx.post(f"{stack.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
 
 
-def snapshot(stack: Stack) -> protocol.Snapshot:
+def shown(stack: Stack) -> occupancy_wire.Table:
+    """All that the worker's frames say."""
     worker = wait_for(stack.workers)[0].id
-    entries: Any = stack.redis.xrevrange(protocol.occupancy_key(worker), count=1)
-    return msgspec.json.decode(entries[0][1][b"snapshot"], type=protocol.Snapshot)
+    table = occupancy_wire.Table()
+    entries: Any = stack.redis.xrange(protocol.occupancy_key(worker))
+    for _, fields in entries:
+        table.apply(occupancy_wire.decode_head(fields[b"head"]), fields[b"cells"])
+    return table
 
 
 def files_with(stack: Stack, needle: bytes) -> list[str]:
@@ -105,7 +108,7 @@ print(json.dumps(str(Tenant.objects.get(slug={slug!r}).pk)))
         tag = protocol.owner_tag(tenant)
         prompts = stack.data / "prompts"
         wait_for(lambda: any(path.name.startswith(tag) for path in prompts.iterdir()))
-        wait_for(lambda: tenant in snapshot(stack).tenants)
+        wait_for(lambda: tenant in shown(stack).tenants)
         assert files_with(stack, CANARY.encode())
         socket.send(
             json.dumps(
@@ -133,7 +136,7 @@ request_deletion(tenant=Tenant.objects.get(slug={slug!r}), actor=SYSTEM, grace=t
     assert told["engines"] == {"forgot": 1, "did_not_answer": []}
     assert told["redis_files"]["aof"] == "rewritten"
     assert set(told["found_afterwards"].values()) == {0}
-    assert tenant not in snapshot(stack).tenants
+    assert tenant not in shown(stack).tenants
     assert not [path for path in prompts.iterdir() if path.name.startswith(tag)]
     assert files_with(stack, CANARY.encode()) == []
     assert not [key for key in stack.redis.scan_iter() if tenant.encode() in key]
