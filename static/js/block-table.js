@@ -73,10 +73,12 @@ export class BlockTable {
     if (head.tenants) this.tenants = [...this.tenants, ...head.tenants];
     for (const number of head.gone ?? []) this.rows.delete(number);
     for (const told of head.rows ?? []) {
-      const before = this.rows.get(told.number ?? 0);
       const row = { ...ROW, ...told };
-      if (!before) this.rows.set(row.number, row);
-      else this.rows.set(row.number, { ...before, tokens: row.tokens, blocks: [...before.blocks.slice(0, row.at), ...row.blocks] });
+      const before = this.rows.get(row.number);
+      if (before) {
+        const blocks = before.blocks.slice(0, row.at).concat(row.blocks);
+        this.rows.set(row.number, { ...before, tokens: row.tokens, blocks });
+      } else this.rows.set(row.number, row);
     }
     this.head = head;
     this.figures = figuresOf(head.figures);
