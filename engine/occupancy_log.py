@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import redis.exceptions
 
 from engine import occupancy_wire, protocol
 from engine.occupancy_wire import Figures
@@ -172,7 +171,7 @@ class OccupancyLog:
     def written(self, replies: list[Any]) -> None:
         """The server's answers, in order. What it refused for want of memory is lost."""
         for entry, reply in zip(self._asked, replies, strict=True):
-            if isinstance(reply, redis.exceptions.ResponseError) and not _is_there(reply):
+            if isinstance(reply, Exception) and not _is_there(reply):
                 self.lose()
                 return
             if entry is not None:
@@ -216,5 +215,5 @@ class OccupancyLog:
         return self._groups[0].first
 
 
-def _is_there(error: redis.exceptions.ResponseError) -> bool:
+def _is_there(error: Exception) -> bool:
     return "equal or smaller" in str(error)

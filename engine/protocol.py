@@ -748,12 +748,12 @@ class WorkerDetails(msgspec.Struct, kw_only=True):
     healthy: bool = True
     draining: bool = False  # takes nothing new: it ends, or an operator wants it so
     stopping: bool = False  # it ends once what runs is done
+    metrics: str = ""  # where its /metrics is, as host:port; empty: it has none
     version: str = ""
     started_ms: int = 0
     threads: int = 0  # that compute; 0: not known
     step_ms: float = 0.0  # mean of the last steps
     preemptions: int = 0
-    metrics: str = ""  # where its /metrics is, as host:port; empty: it has none
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

@@ -249,12 +249,12 @@ class Worker:
             healthy=self._healthy,
             draining=self._drained or self._stop_by is not None,
             stopping=self._stop_by is not None,
+            metrics=self.metrics,
             version=__version__,
             started_ms=self._started_ms,
             threads=int(getattr(engine.runner, "threads", 0)),
             step_ms=round(1000 * self._step_s, 3),
             preemptions=engine.scheduler.preemptions,
-            metrics=self.metrics,
         )
 
     def _read(self, taken: Taken) -> None:
@@ -502,8 +502,8 @@ class Worker:
         self.prompts.acknowledge()
         self._show()
         self.memory.show(self._runs)
-        took, steps = time.monotonic() - self._step_at, min(self._engine.steps, STEPS)
-        self._step_s += (took - self._step_s) / max(1, steps)
+        took = self._step_told - self._step_at
+        self._step_s += (took - self._step_s) / min(max(1, self._engine.steps), STEPS)
 
     def _fail_all(self, error: Exception) -> None:
         """A step failed: say so to everyone, now, and let the supervisor start a new process."""

@@ -596,7 +596,9 @@ async def test_nothing_is_left_in_redis_once_all_is_recorded(wire: Wire, serve: 
     assert served.stop() == 0
     await asyncio.sleep(1.3)
     kept = {key for key in wire.key_names() if ":wake:" not in key}
-    assert kept == {protocol.FINISHED, protocol.control_key(MODEL), protocol.service_key(MODEL)}
+    history = {protocol.occupancy_key(served.worker.id), protocol.line_key(served.worker.id)}
+    assert kept - history == {protocol.FINISHED, protocol.control_key(MODEL), protocol.service_key(MODEL)}
+    assert all(3500 < wire.redis.ttl(key) <= 3600 for key in history & kept), "it goes by itself"
 
 
 async def test_a_recorder_that_died_leaves_its_entries_to_the_next(wire: Wire) -> None:
