@@ -25,6 +25,7 @@ class Entry:
 ENTRIES: tuple[Entry, ...] = (
     Entry(_n("Overview"), "gauge", "tenant-overview", Permission.READ_DASHBOARD),
     Entry(_n("Usage"), "chart-column", "tenant-usage", Permission.READ_USAGE),
+    Entry(_n("Memory"), "memory-stick", "tenant-memory", Permission.READ_DASHBOARD),
     Entry(_n("Members"), "users", "tenant-members", Permission.READ_MEMBERS),
     Entry(_n("Prompts"), "book-open", "tenant-prompts", Permission.READ_PROMPTS),
     Entry(_n("Feedback"), "thumbs-up", "tenant-feedback", Permission.READ_FEEDBACK),

@@ -180,6 +180,7 @@ ADDRESSES: dict[str, str] = {
     "t/<slug>/admin/keys/<key_id>": MANAGED,
     "t/<slug>/admin/keys/<key_id>/rotate": MANAGED,
     "t/<slug>/admin/keys/<key_id>/revoke": MANAGED,
+    "t/<slug>/admin/memory": MANAGED,
     "t/<slug>/admin/overview/export": MANAGED,
     "t/<slug>/admin/running": MANAGED,
     "t/<slug>/admin/running/<answer_id>/stop": MANAGED,

@@ -68,7 +68,7 @@ RUN = """async ([within, runOnly]) => {
 }"""
 # Those that are looked at as wide as a phone, too: lists, figures, forms, and what is written and read.
 NARROW = re.compile(
-    r"/admin/(|usage|members|audit|keys|webhooks|prompts|limits|batches|sign-in|data)$|/webhooks/[^/]+$"
+    r"/admin/(|usage|memory|members|audit|keys|webhooks|prompts|limits|batches|sign-in|data)$|/webhooks/[^/]+$"
     r"|/prompts/[0-9a-f-]+$|^/accounts/(login/)?$|^/docs/$|/404.html$|/t/\w+/(c/[^/]+)?$"
 )
 
