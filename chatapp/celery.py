@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from celery.signals import before_task_publish, task_postrun, task_prerun, worker_init
+from celery.signals import before_task_publish, setup_logging, task_postrun, task_prerun, worker_init
 
 from chatapp import ticks
 from chatapp.audit.source import set_source, source
@@ -32,6 +32,11 @@ ticks.install()
 log = structlog.get_logger(__name__)
 
 REQUEST_ID, TRACEPARENT = "octavo_request_id", "octavo_traceparent"
+
+
+@setup_logging.connect
+def _log_as_all_do(**more: Any) -> None:
+    """Whoever answers this keeps Celery from setting up logs, and levels, of its own."""
 
 
 @worker_init.connect

@@ -18,7 +18,7 @@ from engine import tracing
 
 log = structlog.get_logger("chatapp.requests")
 
-# Asked every few seconds by whoever watches over us.
+# Asked every few seconds by whoever watches over us, and answered with 503 until all has started.
 UNSAID = frozenset({"healthz", "readyz", "metrics"})
 
 
@@ -46,7 +46,7 @@ class Watched:
         match = self._request.resolver_match
         route = f"/{match.route}" if match is not None else ""
         status, method = response.status_code, str(self._request.method)
-        if route.strip("/") not in UNSAID or status >= HTTPStatus.BAD_REQUEST:
+        if route.strip("/") not in UNSAID:
             say = log.warning if status >= HTTPStatus.INTERNAL_SERVER_ERROR else log.info
             took = round(time.monotonic() - self._began, 4)
             say("request.done", method=method, route=route, status=status, took_s=took)

@@ -74,6 +74,14 @@ def _without_keys(value: Any) -> Any:
     return _KEY.sub(r"\1…", value) if isinstance(value, str) else value
 
 
+FIRST = ("timestamp", "level", "event")
+
+
+def _in_order(logger: Any, method: str, event: EventDict) -> EventDict:
+    """What a reader looks for first comes first."""
+    return {name: event[name] for name in FIRST if name in event} | dict(event)
+
+
 def cause(error: BaseException) -> str:
     """What failed and where, without the error's own words: a database's may quote the row, and with it a chat."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -107,7 +115,7 @@ def formatter(shared: Sequence[Processor]) -> logging.Formatter:
     )
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=list(shared),
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, no_keys, renderer],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, no_keys, _in_order, renderer],
     )
 
 

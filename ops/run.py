@@ -222,8 +222,18 @@ def start_supervisor(env: dict[str, str], conf: Path) -> subprocess.Popen[bytes]
 
 
 def last_line(log: Path) -> str:
+    """In a person's words: of a structured line what happened, and why."""
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else "its log is empty"
+    if not lines:
+        return "its log is empty"
+    try:
+        said = json.loads(lines[-1])
+    except ValueError:
+        return lines[-1]
+    if not isinstance(said, dict):
+        return lines[-1]
+    why = str(said.get("exception") or said.get("error") or said.get("reason") or said.get("cause") or "").strip()
+    return ": ".join(part for part in (str(said.get("event", "")), why.splitlines()[-1] if why else "") if part)
 
 
 def failed_program(run: Path, data: Path) -> str | None:

@@ -348,5 +348,6 @@ LOGGING = {
         "django.channels.server": {"level": "WARNING"},
         "daphne": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
+        "celery": {"level": "WARNING"},  # each task that comes and goes, and beat's ticks
     },
 }

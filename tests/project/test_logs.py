@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import structlog
 from django.db import DataError
+from django.test import Client
 
+from chatapp.audit.models import AuditEntry
 from chatapp.audit.source import set_source
 from chatapp.chat import recorder, services
 from chatapp.logs import formatter
@@ -88,3 +90,15 @@ def test_a_line_says_whose_request_it_belongs_to(team: Team, strangers: Team, li
     assert [entry.get("tenant") for entry in found] == [str(team.tenant.pk), str(strangers.tenant.pk), None]
     assert {entry["request_id"] for entry in found} == {"req_1"}
     set_source(None, "")
+
+
+def test_what_people_change_is_in_the_audit_log_under_the_request_s_id(team: Team) -> None:
+    owner = Client()
+    owner.force_login(team.owner.user)  # type: ignore[arg-type]
+    path = f"/api/t/{team.tenant.slug}/settings"
+    answer = owner.patch(
+        path, {"model_titles": True}, content_type="application/json", headers={"X-Request-Id": "mine"}
+    )
+    assert answer.status_code == 200
+    assert answer.headers["x-request-id"] == "mine"
+    assert AuditEntry.objects.latest("at").request_id == "mine"
