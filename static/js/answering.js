@@ -18,7 +18,11 @@ export function install(workspace) {
   const { session, log, composer, acts } = workspace;
   const list = () => shown(workspace.current);
   const lastOf = (role) => list().findLast((message) => message.role === role);
-  const isFree = () => !session.live(workspace.current);
+  const isFree = () => session.has(workspace.current) && !session.live(workspace.current);
+
+  /** While a conversation is on its way, the messages of the former one stand there for a moment: nothing is done with
+      them, and no ids of theirs go to the one that is awaited. */
+  const ofShown = (act) => (message, ...rest) => list().includes(message) ? act(message, ...rest) : undefined;
 
   /** Ask in the shown conversation, unless it is being answered; what is asked is at the end of what is shown. */
   function ask(work) {
@@ -28,10 +32,9 @@ export function install(workspace) {
     log.toEnd();
   }
 
-  Object.assign(acts, {
+  const ofMessages = {
     again: (turn) => ask((conversation) => session.answerAgain(conversation, turn)),
     retry: (turn) => ask((conversation) => session.askAgain(conversation, turn)),
-    begin: () => workspace.visit(null),
     shorten: (turn) => edit(list().find((message) => message.id === turn.parent_id)),
     goOn: (turn) => ask((conversation) => session.goOn(conversation, turn)),
 
@@ -67,7 +70,9 @@ export function install(workspace) {
       log.scroller.scrollTop += topOf(next) - at;
       next.focus({ preventScroll: true });
     },
-  });
+  };
+  for (const [name, act] of Object.entries(ofMessages)) acts[name] = ofShown(act);
+  acts.begin = () => workspace.visit(null);
 
   function edit(question) {
     const row = log.row(question);

@@ -77,6 +77,7 @@ export class Log {
   wait() {
     this.#keepPlace();
     this.conversation = null;
+    this.log.inert = true; // what still stands there is no longer what the page is about
     this.loading = setTimeout(() => {
       this.#clear();
       this.empty.hidden = true;
@@ -101,6 +102,7 @@ export class Log {
 
   #clear() {
     clearTimeout(this.loading);
+    this.log.inert = false;
     this.#keepPlace();
     this.conversation = null;
     this.views = new Map();

@@ -153,6 +153,7 @@ def test_who_uses_the_browser_next_sees_no_draft_and_asks_no_question_of_the_one
 def test_nothing_is_asked_in_a_conversation_that_is_on_its_way_or_deleted(shown: BrowserContext, team: Team) -> None:
     """It would begin anew there, without what was said, or be lost."""
     talk = a_chat(team.member, "Hello", "Hello to you.")
+    other = a_chat(team.member, "Good night", "Sleep well.")
     shown.add_init_script(SLOW)
     page = opened(shown, f"/t/{team.tenant.slug}/")
     errors: list[str] = []
@@ -169,6 +170,22 @@ def test_nothing_is_asked_in_a_conversation_that_is_on_its_way_or_deleted(shown:
     expect(saying).to_be_hidden()
     expect(field).to_have_value("And then?")
     expect(page.locator("#composer .send:not(.stop)")).to_be_enabled()
+
+    # What still stands there while the next is on its way can no longer be pressed.
+    left = page.evaluate(
+        """(id) => {
+          window.let = new Promise((done) => { window.go = done; });
+          document.querySelector(`#conversations a[href$='${id}']`).click();
+          return [document.querySelectorAll("#log .message").length, document.querySelector("#log").inert];
+        }""",
+        str(other.pk),
+    )
+    assert left == [2, True]
+    page.evaluate("window.go()")
+    expect(page.locator(".message.assistant")).to_contain_text("Sleep well.")
+    expect(page.get_by_role("button", name="Answer again")).to_be_enabled()
+    page.locator(f"#conversations a[href$='{talk.pk}']").click()
+    expect(page.locator(".message.assistant")).to_contain_text("Hello to you.")
     page.evaluate("async (id) => (await import('#octavo/chat.js')).session.forget(id)", str(talk.pk))
     expect(page.get_by_text("was deleted, in another tab")).to_be_visible()
     field.press("Enter")
