@@ -51,7 +51,10 @@ def overview(request: HttpRequest, access: Access) -> HttpResponseBase:
 
 @tenant_page(Permission.READ_DASHBOARD)
 def running_now(request: HttpRequest, access: Access) -> HttpResponse:
-    """What runs now and no more, for the page that looks again every few seconds (static/js/overview.js)."""
+    """What runs now and no more, for the page that looks again every few seconds (static/js/overview.js). Whoever opens
+    the address is led to the page itself."""
+    if request.headers.get("X-Part") != "running":
+        return redirect("tenant-overview", access.tenant.slug)
     return render(request, "tenant/running.html", _running(access))
 
 

@@ -32,7 +32,7 @@ async function look() {
   clearTimeout(timer);
   if (document.hidden) return;
   try {
-    const answer = await fetch(place.dataset.from, { headers: { Accept: "text/html" }, redirect: "manual" });
+    const answer = await fetch(place.dataset.from, { headers: { "X-Part": "running" }, redirect: "manual" });
     if (!answer.ok) throw new Error(String(answer.status));
     const text = (await answer.text()).trim();
     if (essence(text) !== essence(shown)) put(text);

@@ -66,7 +66,8 @@ class Plot {
       "details",
       { class: "plot-table" },
       h("summary", { text: gettext("Show as a table") }),
-      h("div", { class: "table" }, this.#table),
+      // It scrolls, so the keyboard has to reach it.
+      h("div", { class: "table", tabindex: "0", role: "group", "aria-label": options.title ?? gettext("Chart") }, this.#table),
     );
     this.#picture.setAttribute("aria-label", options.title ?? gettext("Chart"));
     this.#none.textContent = this.#options.empty;

@@ -22,7 +22,7 @@ from playwright.sync_api import BrowserContext, Route
 
 # One that browsers hold for safe, as they do https: else there is neither a clipboard nor a random id.
 ORIGIN = "http://localhost"
-PASSED_ON = ("accept", "content-type", "x-csrftoken", "idempotency-key")
+PASSED_ON = ("accept", "content-type", "x-csrftoken", "x-part", "idempotency-key")
 
 
 @pytest.fixture(autouse=True, scope="module")

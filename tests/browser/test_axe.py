@@ -27,6 +27,7 @@ from chatapp.accounts.models import User
 from chatapp.audit import break_glass
 from chatapp.tenants import invitations
 from chatapp.tenants.models import Invitation, Role
+from chatapp.usage.rollup import roll_up
 from tests.accounts.conftest import activate_app, logged_in, person
 from tests.api.test_isolation import ALL_ADDRESSES
 from tests.browser.served import ORIGIN, Served, beside_playwright
@@ -202,6 +203,8 @@ def test_the_pages_of_a_team_with_everything_and_with_nothing(
 ) -> None:
     for days in range(6):
         use(team.tenant, timezone.now() - timedelta(days=days))
+    use(team.tenant, state="failed", error_code="engine_fault")
+    roll_up()
     for name, role in (("ada", Role.ADMIN), ("ben", Role.MEMBER)):
         join(team.tenant, name, role)
     owner, member = log_in(team.owner), log_in(team.member)

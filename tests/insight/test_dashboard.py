@@ -43,6 +43,7 @@ __all__ = ["record", "server", "strangers", "team", "worker"]
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 PAGE = "/t/acme/admin/"
 API = "/api/t/acme/dashboard"
+PART = {"X-Part": "running"}
 SECRET = "The vault opens at nine"
 
 
@@ -270,12 +271,13 @@ def test_what_runs_now_says_who_waits_and_who_is_answered(
     ]  # fmt: skip
     assert (found[0].assistant, running.count(team.owner)) == ("Assistant", 2)
     owner = log_in(team.owner)
-    seen = body(owner.get(f"{PAGE}running"))
+    seen = body(owner.get(f"{PAGE}running", headers=PART))
     assert "Answering" in seen
     assert "Waiting" in seen
     assert 'data-count="2"' in seen
     assert SECRET not in seen
     assert "<html" not in seen, "a part of a page"
+    assert owner.get(f"{PAGE}running")["Location"] == PAGE, "which is no page to open"
     assert owner.get("/api/t/acme/running").json()["total"] == 2
     server.flushall()
     assert {r.state for r in running.running_now(team.owner)} == {"waiting"}, "Redis knows of nothing"
@@ -330,7 +332,7 @@ def test_a_key_that_administers_stops_what_waits_and_neither_members_auditors_no
     for access in (team.member, auditor):
         with pytest.raises(Forbidden):
             running.stop(access=access, answer_id=generation.pk)
-    assert "Stop the answer" not in body(log_in(auditor).get(f"{PAGE}running"))
+    assert "Stop the answer" not in body(log_in(auditor).get(f"{PAGE}running", headers=PART))
     with pytest.raises(NotFound):
         running.stop(access=strangers.owner, answer_id=generation.pk)
     assert running.running_now(team.owner)[0].state == "waiting"
@@ -344,7 +346,7 @@ def test_without_redis_what_runs_is_shown_without_its_state_and_cannot_be_stoppe
     generation = ask(access=team.member, text="Hello")
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
     owner = log_in(team.owner)
-    assert "Under way" in body(owner.get(f"{PAGE}running"))
+    assert "Under way" in body(owner.get(f"{PAGE}running", headers=PART))
     answer = owner.post(f"/api/t/acme/running/{generation.pk}/stop")
     assert answer.status_code == 503
     assert not AuditEntry.objects.filter(action="answer.stopped").exists()

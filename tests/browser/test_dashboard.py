@@ -1,0 +1,143 @@
+"""A team's dashboard in a browser: its charts by mouse, finger and keyboard, and what runs now, kept up to date.
+
+Pages come from this process (served.py), so the figures are the test's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.core.cache import cache
+from playwright.sync_api import Browser, Page, expect
+
+from chatapp.audit.models import AuditEntry
+from chatapp.chat.services import ask
+from chatapp.usage.rollup import roll_up
+from tests.browser.served import ORIGIN, Served, beside_playwright
+from tests.chat.conftest import ScriptedWorker, Team, server, strangers, team, worker
+from tests.tenants.people import log_in
+from tests.usage.conftest import use
+
+__all__ = ["beside_playwright", "server", "strangers", "team", "worker"]
+
+pytestmark = [pytest.mark.browser, pytest.mark.long, pytest.mark.django_db]
+
+PAGE = "/t/acme/admin/"
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.fixture
+def page(browser: Browser, team: Team) -> Iterator[Page]:
+    """The owner's browser in Berlin, which does not wait for what it asks again."""
+    cache.clear()
+    context = browser.new_context(
+        base_url=ORIGIN, viewport={"width": 1280, "height": 900}, timezone_id="Europe/Berlin", color_scheme="light",
+        reduced_motion="reduce", has_touch=True,
+    )  # fmt: skip
+    context.set_default_timeout(20_000)
+    served = Served(context)
+    served.client = log_in(team.owner)
+    served.client.cookies["zone"] = "Europe/Berlin"
+    yield context.new_page()
+    context.close()
+
+
+def test_charts_are_read_by_mouse_finger_and_keyboard_and_lead_to_their_days(
+    page: Page, team: Team, picture: Callable[..., None]
+) -> None:
+    noon = datetime.now(BERLIN).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    for days in range(6):
+        use(team.tenant, noon - timedelta(days=days), prompt_tokens=1000 * (days + 1), cached_tokens=400)
+    use(team.tenant, noon, state="failed", error_code="engine_fault", prompt_tokens=0, cached_tokens=0, output_tokens=0)
+    roll_up()
+    page.goto(PAGE)
+    tokens = page.locator("figure").filter(has=page.locator("[data-chart=tokens]"))
+    chart = tokens.get_by_role("slider", name="Tokens", exact=True)
+    expect(chart).to_have_attribute("aria-valuetext", "Arrow keys read the values")
+    # By keyboard: the first key enters at the newest day, today, when nothing was asked.
+    chart.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    said = chart.get_attribute("aria-valuetext") or ""
+    assert f"{noon:%b} {noon.day}, {noon.year}: Output 21, Prompt, computed 600, Prompt, from memory 400 tokens" in said
+    expect(tokens.locator(".plot-value").first).to_have_text("21")
+    # Charts of one page move their cursors together.
+    errors = page.locator("figure").filter(has=page.locator("[data-chart=errors]"))
+    expect(errors.locator(".plot-value").first).to_have_text("1")
+    picture(page, "-cursor")
+    page.keyboard.press("Home")
+    assert f"{noon - timedelta(days=5):%b} {(noon - timedelta(days=5)).day}" in str(
+        chart.get_attribute("aria-valuetext")
+    )
+    page.keyboard.press("Escape")
+    expect(tokens.locator(".plot-value").first).to_be_empty()
+    # By mouse, and by finger.
+    box = tokens.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 2, box["y"] + 20)
+    expect(tokens.locator(".plot-value").nth(1)).to_have_text("5,600")
+    page.touchscreen.tap(box["x"] + box["width"] - 4, box["y"] + 20)
+    expect(tokens.locator(".plot-value").nth(1)).to_have_text("0")
+    # The same as a table, which follows what it is given and can be scrolled by keyboard.
+    tokens.get_by_text("Show as a table").click()
+    rows = tokens.locator("tbody tr")
+    expect(rows).to_have_count(7)
+    expect(rows.first.locator("td")).to_have_text(["21", "5,600", "400"])
+    # A series that is not shown leaves the others where they are, and the last one stays.
+    for name in ("Output", "Prompt, computed", "Prompt, from memory"):
+        tokens.get_by_role("button", name=name).click()
+    pressed = [button.get_attribute("aria-pressed") for button in tokens.locator(".plot-legend button").all()]
+    assert pressed == ["false", "false", "true"]
+    # Another theme is other colours, at once: of bars too.
+    before = tokens.locator("canvas").evaluate("canvas => canvas.toDataURL()")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.wait_for_function(
+        "before => document.querySelector('.plot canvas').toDataURL() !== before", arg=before
+    )  # fmt: skip
+    # Days that are chosen by keyboard are a page of their own.
+    chart.focus()
+    for key in ("End", "ArrowLeft", "Shift+ArrowLeft"):
+        page.keyboard.press(key)
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    first, last = (noon - timedelta(days=1)).date(), noon.date()
+    assert f"period=custom&from={first}&to={last}" in page.url
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function("() => document.querySelector('.plot canvas').clientWidth < 390")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    picture(page, "-phone")
+
+
+def test_what_runs_now_comes_by_itself_and_is_stopped_on_the_page(
+    page: Page, team: Team, worker: ScriptedWorker
+) -> None:
+    page.clock.install()
+    page.goto(PAGE)
+    running = page.locator("#running")
+    expect(running).to_contain_text("Nothing is being answered at the moment")
+    generation = ask(access=team.member, text="A long story")
+    page.clock.run_for(3100)
+    expect(running).to_contain_text("Waiting")
+    expect(page.locator("#running-count")).to_have_text("1")
+    worker.begin("Once")
+    stop = running.get_by_role("button", name="Stop the answer to member@acme.test")
+    stop.focus()
+    page.clock.run_for(3100)
+    expect(running).to_contain_text("Answering")
+    expect(stop).to_be_focused()
+    stop.click()
+    expect(running).to_contain_text("Stopping")
+    expect(stop).to_be_disabled()
+    assert page.url == f"{ORIGIN}{PAGE}", "without leaving the page"
+    assert AuditEntry.objects.get(action="answer.stopped").object_id == str(generation.pk)
+    # A server that is away is said so, and what was there stays.
+    page.context.route("**/admin/running", lambda route: route.abort())
+    page.clock.run_for(3100)
+    expect(page.locator("#running-lost")).to_be_visible()
+    expect(running).to_contain_text("Stopping")
+    page.context.unroute("**/admin/running")
+    page.clock.run_for(6100)
+    expect(page.locator("#running-lost")).to_be_hidden()
