@@ -142,6 +142,15 @@ class MadePool:
                 break
         self.waiting = [max(0, n + self.random.choice((-1, 0, 0, 1))) for n in self.waiting]
 
+    def stir(self, count: int) -> None:
+        """So many blocks change at once, as no engine's do: what a reader has to bear at most."""
+        a, b = self.columns[:2]
+        for block in self.random.sample(range(self.blocks), count):
+            tenant = self.random.randrange(len(self.tenants))
+            a[block] = wire.USED | wire.OWN << wire.KIND_SHIFT | self.random.randint(1, 9) << wire.REFS_SHIFT
+            b[block] = tenant + 1 | self.random.randint(1, self.block_size) << wire.FILLED_SHIFT
+            self.touched.add(block)
+
     def _begin(self) -> bool:
         tenant = min(int(self.random.paretovariate(1.2)) - 1, len(self.tenants) - 1)
         prompt = self.prompts[tenant]

@@ -12,6 +12,7 @@ import { h } from "#octavo/dom.js";
 // The tallest board before cells become smaller, and then the tallest window onto it, as a share of the screen.
 const TALLEST = 0.56;
 const STEPS = 28; // of a part-filled cell
+const NEAR = 4; // links of a prefix chain, from the chosen block on, that are drawn in full
 const NOTHING = { tenants: new Set(), marks: new Set() };
 
 export class Grid {
@@ -79,6 +80,7 @@ export class Grid {
   resize() {
     const total = this.table?.total ?? 0;
     if (!total || !this.colours) return;
+    this.unplaced();
     const tallest = Math.max(Math.round(innerHeight * TALLEST), 160);
     this.board.classList.remove("mapped");
     let width = this.scroller.clientWidth;
@@ -184,7 +186,6 @@ export class Grid {
     requestAnimationFrame(() => {
       this.waits = false;
       if (this.table && this.form) this.#drawSight();
-      this.onScroll?.();
     });
   }
 
@@ -272,35 +273,52 @@ export class Grid {
       const { x, y } = placeOf(block, form);
       return [x + form.size / 2, y - top + form.size / 2];
     };
-    above.beginPath();
-    above.moveTo(...middle(this.chosen));
-    for (const block of this.chain) above.lineTo(...middle(block));
-    above.lineJoin = "round";
-    above.globalAlpha = 0.72;
-    above.stroke();
-    above.globalAlpha = 1;
-    above.fillStyle = this.colours.sign;
-    for (const block of this.chain) {
-      if (block < from || block >= to) continue;
+    // What is near in the chain is told from what is far.
+    const paths = [this.chain.slice(0, NEAR), this.chain.slice(Math.max(NEAR - 1, 0))];
+    paths.forEach((path, far) => {
+      above.globalAlpha = far ? 0.24 : 0.8;
       above.beginPath();
-      above.arc(...middle(block), Math.max(form.size / 5, 1.5), 0, 7);
+      if (far && path.length) above.moveTo(...middle(path[0]));
+      else above.moveTo(...middle(this.chosen));
+      for (const block of path) above.lineTo(...middle(block));
+      above.lineJoin = "round";
+      above.stroke();
+    });
+    above.fillStyle = this.colours.sign;
+    this.chain.forEach((block, place) => {
+      if (block < from || block >= to) return;
+      above.globalAlpha = place < NEAR ? 1 : 0.56;
+      above.beginPath();
+      above.arc(...middle(block), Math.max(form.size / (place < NEAR ? 5 : 8), 1.25), 0, 7);
       above.fill();
-    }
+    });
+    above.globalAlpha = 1;
     const { x, y } = placeOf(this.chosen, form);
     above.lineWidth = 2;
     above.strokeRect(x - 1, y - top - 1, form.size + 2, form.size + 2);
   }
 
+  /** The board's edges on the screen. Asking the browser lays the page out, so it is asked once until `unplaced`. */
+  #edges() {
+    this.edges ??= this.scroller.getBoundingClientRect();
+    return this.edges;
+  }
+
+  /** The board may be somewhere else now: the page was scrolled, or something beside it has another size. */
+  unplaced() {
+    this.edges = null;
+  }
+
   /** The block under a point of the screen; -1 for none. */
   blockAt(clientX, clientY) {
     if (!this.form) return -1;
-    const at = this.scroller.getBoundingClientRect();
+    const at = this.#edges();
     return cellAt(clientX - at.left, clientY - at.top + this.scroller.scrollTop, this.form, this.table.total);
   }
 
   /** Where a block is on the screen: {left, top, size}, and the board's edges. */
   whereIs(block) {
-    const at = this.scroller.getBoundingClientRect();
+    const at = this.#edges();
     const { x, y } = placeOf(block, this.form);
     return { left: at.left + x, top: at.top + y - this.scroller.scrollTop, size: this.form.size, board: at };
   }

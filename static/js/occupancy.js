@@ -20,8 +20,10 @@ import { PoolFigures, swatch } from "#octavo/pool-figures.js";
 import { fillRows, row, say } from "#octavo/rows.js";
 import { clock, TimeLine } from "#octavo/time-line.js";
 
-const WORDS_EVERY_MS = 400;
-const MOST_ROWS = 200;
+const WORDS_EVERY_MS = 150;
+// A row of the list of sequences is so high, and the list so many pixels, as occupancy.css has it.
+const ROW = 32;
+const SIGHT = 13 * ROW;
 // A worker that is watched and says nothing for so long has nothing to say.
 const PATIENCE_MS = 3000;
 // Times of frames and of the line's points differ by as much; more is history that is not kept.
@@ -154,6 +156,7 @@ function tell() {
   $("none").hidden = Boolean(worker);
   $("live").hidden = !worker || !any;
   $("skeleton").hidden = !worker || any || silent;
+  grid.unplaced();
   tellLanes();
   tellNotice(worker, silent);
   if (place.dataset.connection !== "open") return;
@@ -246,6 +249,8 @@ let tenants = null; // the list of them that colours and legend were made for
 let total = -1;
 let told = 0;
 let telling = null;
+const HALVES = [figuresInWords, sequencesInWords];
+let untold = [];
 
 function changed(blocks) {
   if (asked === null) drawSoon(blocks);
@@ -280,23 +285,35 @@ function drawNow() {
   else if (all === null) grid.draw(null);
   else for (const blocks of all) grid.draw(blocks);
   holdOpen();
-  if (!telling) telling = setTimeout(words, Math.max(0, told + WORDS_EVERY_MS - performance.now()));
+  untold = [...untold, ...HALVES.filter((half) => !untold.includes(half))];
+  tellSoon();
 }
+
+const tellSoon = () => {
+  if (!telling) telling = setTimeout(words, Math.max(0, told + WORDS_EVERY_MS - performance.now()));
+};
 
 const hues = () => feed.table.tenants.map(hueNumber);
 
-/** Everything that is said beside the board. */
+/** What is said beside the board, one half of it and then the other, so that no update has to bear all. */
 function words() {
   telling = null;
   told = performance.now();
-  const { table } = feed;
-  if (!table.head) return;
-  figures.show(table, lines.get(watched) ?? [], nameOf);
+  if (!feed.table.head) return;
+  untold.shift()();
+  if (untold.length) tellSoon();
+}
+
+function figuresInWords() {
+  figures.show(feed.table, lines.get(watched) ?? [], nameOf);
   tellLegend();
+}
+
+function sequencesInWords() {
   tellSequences();
   tellOpen();
-  list.show(table, teamAt);
-  if (pointed >= 0 || chosen >= 0) describe();
+  list.show(feed.table, teamAt);
+  if (!$("hover").hidden) describe({ still: true });
 }
 
 // --- the legend -----------------------------------------------------------------------------------------------------
@@ -356,20 +373,21 @@ $("all").addEventListener("click", () => {
 
 // --- sequences ------------------------------------------------------------------------------------------------------
 
+/** The rows in sight, between two that keep the room of the others: a busy worker has hundreds. */
 function tellSequences() {
   const { table } = feed;
   const all = [...table.rows.values()].sort((a, b) => a.number - b.number);
-  const rows = all.slice(0, MOST_ROWS);
   $("idle").hidden = all.length > 0;
   $("beside").hidden = all.length === 0 && open === null;
-  $("more").hidden = all.length <= MOST_ROWS;
-  say($("more"), `and ${count(all.length - MOST_ROWS)} more; choose one of their blocks on the board.`);
-  fillRows($("sequences"), rows, {
+  const first = Math.max(0, Math.min(Math.floor(scroller.scrollTop / ROW) - 2, all.length - 1));
+  const last = Math.min(first + Math.ceil(SIGHT / ROW) + 4, all.length);
+  $("sequences-above").style.blockSize = `${first * ROW}px`;
+  $("sequences-below").style.blockSize = `${(all.length - last) * ROW}px`;
+  $("sequences-table").setAttribute("aria-rowcount", String(all.length + 1));
+  fillRows($("sequences"), all.slice(first, last), {
     keyOf: ({ number }) => number,
-    make: ({ number, tenant }) => {
-      const line = row(h("button", { type: "button", onclick: () => openSequence(number) }, swatch(table.tenants[tenant]), h("span")), 5);
-      return line;
-    },
+    make: ({ number, tenant }) =>
+      row(h("button", { type: "button", onclick: () => openSequence(number) }, swatch(table.tenants[tenant]), h("span")), 5),
     tell: (line, one) => {
       line.classList.toggle("open", one.number === open);
       const button = line.querySelector("button");
@@ -380,7 +398,11 @@ function tellSequences() {
       [one.prompt, one.cached, one.tokens, one.blocks.length].forEach((n, place) => say(line.cells[place + 2], count(n)));
     },
   });
+  [...$("sequences").children].forEach((line, place) => line.setAttribute("aria-rowindex", String(first + place + 2)));
 }
+
+const scroller = $("sequences-scroll");
+scroller.addEventListener("scroll", () => feed.table.head && tellSequences(), { passive: true });
 
 function openSequence(number) {
   open = open === number ? null : number;
@@ -426,13 +448,14 @@ $("paged-close").addEventListener("click", () => {
 
 // --- pointing at a block --------------------------------------------------------------------------------------------
 
-function describe(aloud = false) {
+/** `still`: nothing has moved since. */
+function describe({ aloud = false, still = false } = {}) {
   const block = pointed >= 0 ? pointed : chosen;
   if (block < 0 || block >= feed.table.total) {
     card.hide();
     return;
   }
-  const said = card.show(feed.table, block, grid.whereIs(block), teamAt);
+  const said = card.show(feed.table, block, still ? null : grid.whereIs(block), teamAt);
   if (aloud) $("spoken").textContent = said;
 }
 
@@ -443,7 +466,7 @@ function choose(block, aloud = false) {
   grid.choose(block, block < 0 ? [] : feed.table.chain(block));
   grid.reveal(block);
   paged.point(block);
-  describe(aloud);
+  describe({ aloud });
 }
 
 /** Open the sequence that holds a block; of several the one after that which is open. */
@@ -495,14 +518,22 @@ board.addEventListener("keydown", (event) => {
     const opened = openHolder(chosen);
     $("spoken").textContent = opened ? `${$("paged-title").textContent}. ${$("paged-about").textContent}` : "No running sequence holds this block.";
   } else {
-    const to = moved(chosen, event.key, grid.form, table.total);
+    const to = moved(event.key === "End" ? Math.max(chosen, 0) : chosen, event.key, grid.form, table.total);
     if (to === null) return;
     choose(to, true);
   }
   event.preventDefault();
 });
-grid.onScroll = () => describe();
-addEventListener("scroll", () => (pointed >= 0 || chosen >= 0) && describe(), { passive: true });
+// Whatever scrolls, the board may be moved by it.
+addEventListener(
+  "scroll",
+  () => {
+    grid.unplaced();
+    if (!$("hover").hidden) describe();
+  },
+  { passive: true, capture: true },
+);
+addEventListener("resize", () => grid.unplaced());
 
 // --- colours and sizes ----------------------------------------------------------------------------------------------
 

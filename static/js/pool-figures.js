@@ -76,7 +76,7 @@ export class PoolFigures {
     const teams = Object.entries(figures.of).map(([id, [used, cached, pinned, running, waiting]]) => ({
       id, used, cached, pinned, running, waiting, service: figures.service[id],
     })); // prettier-ignore
-    teams.sort((a, b) => b.used + b.cached - a.used - a.cached || (a.id < b.id ? -1 : 1));
+    teams.sort((a, b) => nameOf(a.id).localeCompare(nameOf(b.id)) || (a.id < b.id ? -1 : 1)); // a row stays where it is
     this.none.hidden = teams.length > 0;
     fillRows(this.counts, teams, {
       keyOf: ({ id }) => id,

@@ -111,3 +111,186 @@ def opened(page: Page, operators: Operators) -> Page:
 
 def figure(page: Page, name: str) -> Any:
     return page.locator(f"[data-figure={name}] dd > span")
+
+
+def drawn(page: Page) -> int:
+    """How many colours the board has, weak ones of the edges left out."""
+    return int(
+        page.evaluate(
+            """() => {
+              const canvas = document.getElementById("grid");
+              const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+              const colours = new Set();
+              for (let at = 0; at < data.length; at += 4)
+                if (data[at + 3] > 30) colours.add(data.slice(at, at + 4).join());
+              return colours.size;
+            }"""
+        )
+    )
+
+
+def test_an_operator_sees_blocks_change_and_goes_from_block_to_sequence_by_keys(page: Page, picture: Picture) -> None:
+    pool = MadePool("worker-a", 400, list(TEAMS), host_blocks=12, running=5, length=300)
+    operators = Operators(pool)
+    operators.live("worker-a", 40)
+    opened(page, operators)
+    expect(figure(page, "used")).to_have_text(str(pool.figures().used))
+    assert drawn(page) > 4
+    for _ in range(4):
+        operators.change("worker-a", tokens=30)
+    told = pool.figures()
+    expect(figure(page, "used")).to_have_text(f"{told.used:,}")
+    expect(figure(page, "saved")).to_have_text(f"{told.saved_blocks:,}")
+    for name, (used, cached, pinned, _, running, waiting) in {
+        TEAMS[team]: (*row[:3], 0, *row[3:]) for team, row in told.of.items()
+    }.items():
+        cells = page.locator("#counts tr", has_text=name).locator("td")
+        expect(cells.nth(0)).to_have_text(f"{used:,}")
+        expect(cells.nth(1)).to_have_text(f"{cached:,}")
+        expect(cells.nth(2)).to_have_text(f"{pinned:,}")
+        expect(cells.nth(4)).to_have_text(f"{running:,}")
+        expect(cells.nth(5)).to_have_text(f"{waiting:,}")
+
+    sequence = next(iter(pool.sequences.values()))
+    block = sequence.blocks[-2]
+    page.locator("#blocks summary").click()
+    page.get_by_label("Go to block").fill(str(block))
+    page.get_by_label("Go to block").press("Enter")
+    row = page.locator("#blocks-body tr", has=page.get_by_role("button", name=str(block), exact=True))
+    expect(row).to_contain_text(f"Sequence {sequence.number} at {len(sequence.blocks) - 2}")
+    row.get_by_role("button").click()
+    card = page.locator("#hover")
+    expect(card).to_contain_text(f"Block {block}")
+    expect(card).to_contain_text("16 of 16 tokens")
+    expect(card).to_contain_text(f"Sequence {sequence.number}, as its block {len(sequence.blocks) - 2}")
+    expect(page.locator("#board-scroll")).to_be_focused()
+
+    page.keyboard.press("p")
+    parent = sequence.blocks[-3]
+    expect(card).to_contain_text(f"Block {parent}")
+    expect(page.locator("#spoken")).to_contain_text(f"Block {parent}: used")
+    page.keyboard.press("Enter")
+    expect(page.locator("#paged-title")).to_contain_text(f"Sequence {sequence.number}")
+    expect(page.locator("#paged-about")).to_contain_text(f"{sequence.tokens} tokens in {len(sequence.blocks)} blocks")
+    entries = page.locator(".paged-text.chosen")
+    expect(entries.filter(has_text=str(parent)).first).to_be_visible()
+    picture(page)
+
+    page.locator(".paged-scroll").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#spoken")).to_contain_text(f"Logical block 0 is physical block {sequence.blocks[0]}.")
+    page.keyboard.press("Enter")
+    expect(card).to_contain_text(f"Block {sequence.blocks[0]}")
+    expect(card).to_contain_text("the platform's preamble")
+    page.keyboard.press("Escape")
+    expect(card).to_be_hidden()
+
+    page.get_by_role("button", name="Acme").first.click()
+    page.get_by_role("button", name="pinned", exact=True).click()
+    expected = sum(
+        bool(word & wire.PINNED) and (owner & 0xFFFF) == 1
+        for word, owner in zip(pool.columns[0], pool.columns[1], strict=True)
+    )
+    expect(page.locator("#blocks-where")).to_contain_text(f"of {expected} blocks of 412, by the legend")
+    few = drawn(page)
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator("#blocks-where")).to_contain_text("of 412 blocks")
+    assert few != drawn(page)
+
+
+def test_the_time_line_shows_the_pool_as_it_was_and_says_where_history_ends(page: Page, picture: Picture) -> None:
+    pool = MadePool("worker-a", 300, list(TEAMS), running=6, length=300)
+    operators = Operators(pool)
+    operators.live("worker-a", 120, passed_ms=10_000)
+    opened(page, operators)
+    expect(figure(page, "used")).to_have_text(str(pool.figures().used))
+    chart = page.locator("#time-line .u-over")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] / 4, box["y"] + 20)
+    expect(page.locator("#go-live")).to_have_attribute("aria-pressed", "false")
+    page.wait_for_function("document.getElementById('occupancy').dataset.state === 'past'")
+    asked = [frame for frame in operators.asked if frame["type"] == "at"][-1]["at_ms"]
+    then = next(point for point in operators.points["worker-a"] if point["at_ms"] == asked)
+    expect(figure(page, "used")).to_have_text(str(then["figures"]["used"]))
+    first = operators.points["worker-a"][0]["at_ms"]
+    assert abs((asked - first) / (pool.at_ms - first) - 0.25) < 0.03
+    picture(page)
+
+    # What is said live meanwhile moves the line and not the moment that is looked at.
+    operators.live("worker-a", 1)
+    operators.say(type="point", worker="worker-a", point=operators.points["worker-a"][-1])
+    expect(figure(page, "used")).to_have_text(str(then["figures"]["used"]))
+
+    page.get_by_role("button", name="10 seconds earlier").click()
+    before = operators.points["worker-a"][operators.points["worker-a"].index(then) - 1]
+    expect(figure(page, "used")).to_have_text(str(before["figures"]["used"]))
+    assert operators.asked[-1] == {"type": "at", "worker": "worker-a", "at_ms": asked - 10_000}
+
+    operators.history["worker-a"] = operators.history["worker-a"][-20:]
+    page.locator("#time-line .plot-picture").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    expect(page.locator("#notice")).to_contain_text("History does not reach back so far.")
+    page.get_by_role("button", name="Live", exact=True).first.click()
+    expect(figure(page, "used")).to_have_text(str(pool.figures().used))
+    expect(page.locator("#notice")).to_be_hidden()
+    expect(page.locator("#go-live")).to_have_attribute("aria-pressed", "true")
+
+
+def test_workers_come_and_go_and_the_last_picture_of_one_stays(page: Page, picture: Picture) -> None:
+    operators = Operators(MadePool("worker-a", 200, list(TEAMS)), MadePool("worker-b", 120, ["t-2"]))
+    operators.live("worker-a", 5)
+    operators.alive = []
+    opened(page, operators)
+    expect(page.get_by_role("heading", name="No worker is alive")).to_be_visible()
+    operators.alive = ["worker-b"]
+    operators.say_workers()
+    expect(page.locator("#notice")).to_contain_text("This worker has said nothing of its blocks yet.")
+    operators.live("worker-b", 3)
+    operators.change("worker-b")  # without the frames before it: a whole one is asked for
+    page.wait_for_function("document.getElementById('occupancy').dataset.state === 'live'")
+    assert [frame["type"] for frame in operators.asked if frame.get("worker") == "worker-b"].count("watch") == 2
+    expect(page.locator("#lanes")).to_be_hidden()
+
+    operators.alive = ["worker-a", "worker-b"]
+    operators.say_workers()
+    lanes = page.locator("#lanes button")
+    expect(lanes).to_have_count(2)
+    lanes.filter(has_text="worker-a").click()
+    expect(lanes.filter(has_text="worker-a")).to_have_attribute("aria-pressed", "true")
+    expect(figure(page, "used")).to_have_text(str(operators.pools["worker-a"].figures().used))
+    operators.alive = ["worker-b"]
+    operators.say_workers()
+    expect(page.locator("#notice")).to_contain_text("This worker is gone. What you see is its last picture")
+    expect(figure(page, "used")).to_have_text(str(operators.pools["worker-a"].figures().used))
+    assert drawn(page) > 4
+    picture(page)
+    page.get_by_role("button", name="Watch worker-b").click()
+    expect(figure(page, "used")).to_have_text(str(operators.pools["worker-b"].figures().used))
+    operators.alive = []
+    operators.say_workers()
+    expect(page.locator("#about")).to_contain_text("gone")
+
+
+@pytest.mark.parametrize("page", [{"viewport": {"width": 390, "height": 844}, "has_touch": True}], indirect=True)
+def test_a_pool_of_100_000_blocks_is_seen_whole_on_a_map_and_in_part_on_a_phone(page: Page, picture: Picture) -> None:
+    pool = MadePool("worker-a", 100_000, list(TEAMS), running=40, length=3000)
+    operators = Operators(pool)
+    operators.live("worker-a", 2, tokens=200)
+    opened(page, operators)
+    expect(figure(page, "used")).to_have_text(f"{pool.figures().used:,}")
+    box = page.locator("#map").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 10, box["y"] + box["height"] - 2)
+    page.wait_for_function("document.getElementById('board-scroll').scrollTop > 5000")
+    page.locator("#board-scroll").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#hover")).to_contain_text("Block 99,999")
+    picture(page)
+    page.keyboard.press("Home")
+    expect(page.locator("#hover")).to_contain_text("Block 0")
+    assert page.evaluate("document.getElementById('board-scroll').scrollTop") == 0
+    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0, f"the page is {wide} px wider than the phone"
