@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,8 +12,12 @@ import pytest
 
 from chatapp.streaming.tenant_memory import Run, Sequence, View, view
 from engine import occupancy_wire as wire
+from engine.occupancy import Occupancy
 from engine.occupancy_wire import Figures, Head, Row, Table
+from engine.regions import PUBLIC_SALT, Region
+from engine.sampling_params import SamplingParams
 from tests.dashboard.frames import FREE, cell
+from tests.engine.null_model import null_engine
 
 US, THEM, THIRD = "0191-us", "0191-them", "0191-third"
 SIZE = 16
@@ -246,3 +251,64 @@ def test_the_view_has_all_that_is_ours(seed: int) -> None:
         ]
         assert [run.held for run in held] == [sum(name in r["path"] for r in ours.rows) for name in row["path"]]
         assert held[-1].room == SIZE - ours.filled[row["path"][-1]]
+
+
+# --- with a real engine -----------------------------------------------------------------------------------------------
+
+PREAMBLE = list(range(1, 12))
+
+
+def lives(ours: random.Random, theirs: random.Random | None) -> list[bytes]:
+    """What we see whenever all of ours has ended, in an engine whose pool is large enough for everybody."""
+    engine = null_engine(num_blocks=1500, block_size=4, max_num_seqs=64, token_budget=2000, max_model_len=200)
+    occupancy, table, seen_so_far, number = Occupancy(engine, worker="w"), Table(), [], 0
+    engine.epoch_s = 0.0
+
+    def ask(chance: random.Random, tenant: str) -> Callable[[], object]:
+        """Returns what pins its instructions."""
+        nonlocal number
+        number += 1
+        prompt = chance.randrange(2)
+        team = PREAMBLE + [20 + prompt] * (9 + 4 * prompt)
+        chat = chance.randrange(3)
+        tokens = team + [40 + chat] * chance.randrange(1, 20)
+        regions = [
+            Region(len(PREAMBLE), PUBLIC_SALT), Region(len(team), tenant), Region(len(tokens), f"{tenant} {chat}"),
+        ]  # fmt: skip
+        params = SamplingParams(max_tokens=chance.randrange(1, 9), n=chance.choice([1, 1, 2]))
+        engine.add_request(f"{tenant}-{number}", tokens, params, tenant=tenant, regions=regions)
+        return lambda: engine.prompts.pin(f"{tenant} {prompt}", tokens, regions, tenant=tenant)
+
+    def look() -> View:
+        nonlocal number
+        number += 1
+        frame = occupancy.frame(1000 * number)
+        if frame is not None:
+            table.apply(wire.decode_head(wire.encode_head(frame.head)), wire.compress(frame.columns))
+        return seen(table)
+
+    for phase in range(1, 9):
+        engine._clock = lambda now=float(phase): now  # type: ignore[misc]
+        pin = ask(ours, US)
+        while any(US in counts for counts in engine.scheduler.counts()):
+            for _ in range(theirs.randrange(3) if theirs else 0):
+                pin_theirs = ask(theirs, theirs.choice([THEM, THIRD]))  # type: ignore[union-attr,arg-type]
+                if theirs is not None and theirs.random() < 0.3:
+                    pin_theirs()
+            engine.step()
+            if theirs is None or theirs.random() < 0.5:
+                told = look()
+                assert all(one.id.startswith(US) for one in told.sequences)
+        if ours.random() < 0.3:
+            pin()
+        seen_so_far.append(msgspec.json.encode(look()))
+    return seen_so_far
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_in_a_real_engine_we_see_the_same_beside_others_as_alone(seed: int) -> None:
+    """Others compute the preamble before us, pay for it, pin it, hold it: none of that is seen."""
+    alone = lives(random.Random(seed), None)
+    assert any(b'"platform"' in frame for frame in alone)
+    for others in range(2):
+        assert lives(random.Random(seed), random.Random(100 + 10 * seed + others)) == alone
