@@ -168,3 +168,36 @@ def test_in_the_systems_own_colours_blocks_keep_theirs_and_stop_is_seen(chat: Ch
     assert len(set(drawn)) > 1, "the team's colour is not grey"
     page.keyboard.press("Escape")
     chat.wait_for_end()
+
+
+def test_an_admin_watches_what_the_team_has_in_memory_and_another_teams_admin_sees_none_of_it(
+    chat: Chat, browser: Browser, product: Stack, picture: Callable[..., None]
+) -> None:
+    """P11: the same engine, at the same moment, looked at by two teams."""
+    other = product.demo["tenants"][0]
+    ours, theirs = (browser.new_context(base_url=product.url) for _ in range(2))
+    try:
+        page = Chat(ours.new_page(), product).log_in(f"/t/{chat.team['slug']}/admin/memory", chat.team["admin"]).page
+        stranger = Chat(theirs.new_page(), product).log_in(f"/t/{other['slug']}/admin/memory", other["admin"]).page
+        page.locator('[data-part="count-instructions"]').wait_for()
+        stranger.locator('[data-part="count-instructions"]').wait_for()
+        chat.log_in().ask("Tell me a long story about a lighthouse.").wait_for_text(60)
+        row = page.locator('[data-part="answers"] tr')
+        row.filter(has_text="Chat").wait_for()
+        held = "Number(document.querySelector('[data-part=\"count-running\"]').textContent)"
+        before = int(page.evaluate(held))
+        page.wait_for_function(f"before => {held} > before", arg=before)
+        row.get_by_role("button").click()
+        table = page.locator('[data-part="block-table-rows"]')
+        table.get_by_text("Your team\u2019s instructions").wait_for()
+        picture(page, "-team")
+        assert stranger.locator('[data-part="answers"] tr').count() == 0
+        assert stranger.locator('[data-part="note-running"]').inner_text() == "0 waiting"
+        answer = str(row.get_attribute("data-key")).split()[0]
+        assert answer not in stranger.content()
+        chat.page.get_by_role("button", name="Stop", exact=True).click()
+        row.wait_for(state="detached")
+        assert int(page.locator('[data-part="count-kept"]').inner_text()) > 0
+    finally:
+        ours.close()
+        theirs.close()
