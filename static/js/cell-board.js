@@ -9,8 +9,9 @@ import { moved } from "#octavo/memory-cells.js";
 const TALLEST = 0.3;
 
 export class CellBoard {
-  /** `look(index)`: a look for cells.js; `describe(index)`: lines, the first of which is a heading; `pick(index)`: Enter or
-      a press on a cell. `card` and `spoken` may be shared by several boards. */
+  /** `look(index)`: a look for cells.js, with `chosen`, the colour around a chosen cell; `describe(index)`: lines, the
+      first of which is a heading; `pick(index)`: Enter or a press on a cell. `card` and `spoken` may be shared by several
+      boards. */
   constructor({ board, card, spoken, look, describe, pick }) {
     Object.assign(this, { board, card, spoken, look, describe, pick });
     this.canvas = board.querySelector("canvas");
@@ -73,7 +74,7 @@ export class CellBoard {
       const { x, y } = placeOf(index, this.form, mirrored);
       paint(this.context, x, y, this.form.size, { ...look, mirrored: Boolean(mirrored) });
       if (!chosen) continue;
-      this.context.strokeStyle = look.ring;
+      this.context.strokeStyle = look.chosen;
       this.context.lineWidth = 1.5;
       this.context.strokeRect(x + 0.75, y + 0.75, this.form.size - 1.5, this.form.size - 1.5);
       this.context.lineWidth = 1;

@@ -39,7 +39,7 @@ export function lookOf(cell, size, colours, dim = false) {
     pinned: cell.pinned,
     host: cell.host,
     mark: colours.page,
-    ring: colours.ring,
+    chosen: colours.ring,
     dim: dim ? 0.2 : 1,
   };
 }
