@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -23,9 +23,6 @@ GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0
 TRIP_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 STEP_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
-
-STEPS_MEANT = 64
-"""How many of the last steps `step_ms` is the mean of: a few seconds."""
 
 
 class Histogram:
@@ -71,7 +68,6 @@ class Measures:
         """Ended requests by reason: stop, length, tool_calls, abort, timeout, refused, error."""
         self.round_trip_s = Histogram(TRIP_S)
         self.told_s = Histogram(TRIP_S)
-        self._steps: deque[float] = deque(maxlen=STEPS_MEANT)
         self._gaps: dict[float, int] = {}
 
     # --- the engine loop ------------------------------------------------------------------------------------------
@@ -82,7 +78,6 @@ class Measures:
 
     def stepped(self, began: float, now: float, tokens: int) -> None:
         """A step that began then and has just been told took so many tokens through the model."""
-        self._steps.append(now - began)
         self.step_s.observe(now - began)
         if tokens:
             self.step_tokens.observe(tokens)
@@ -104,12 +99,6 @@ class Measures:
         self.whole_s.observe(queue_s + prefill_s + decode_s)
         self.prompt_tokens.observe(prompt_tokens)
         self.output_tokens.observe(tokens)
-
-    @property
-    def step_ms(self) -> float:
-        """Mean of the last steps; 0 before the first one."""
-        steps = list(self._steps)
-        return round(1000 * sum(steps) / len(steps), 3) if steps else 0.0
 
     # --- the bus --------------------------------------------------------------------------------------------------
 

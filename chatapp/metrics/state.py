@@ -1,15 +1,14 @@
 """How queues, workers, Redis and the database are at the moment that somebody asks.
 
-Nobody keeps these figures, and any web process says the same: a few round trips a scrape. What does not answer is said
-to be down, and what only it would know is left out.
+Read by what the operators' pages read, so both say the same. Nobody keeps these figures, and any web process gives the
+same ones: a few round trips a scrape. What does not answer is said to be down, and what only it would know is left out.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import redis.exceptions
 from django.conf import settings
@@ -18,23 +17,28 @@ from django.db import connection as database
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from chatapp.streaming import connection, workers
-from chatapp.streaming.finished import ASIDE
-from engine import protocol
+from chatapp.streaming import fleet, server
 
 AWAY = (redis.exceptions.RedisError, OSError)
-CELERY_QUEUE = "celery"
-STATES = ("healthy", "unhealthy", "draining")
+STATES = ("healthy", "unhealthy", "draining", "silent")
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"octavo_{name}", text, value=value)
 
 
-def by(name: str, text: str, labels: list[str], values: dict[tuple[str, ...], float]) -> Metric:
-    family = GaugeMetricFamily(f"octavo_{name}", text, labels=labels)
-    for key, value in sorted(values.items()):
-        family.add_metric(key, value)
+def by_model(name: str, text: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"octavo_{name}", text, labels=["model_name"])
+    for model, value in sorted(values.items()):
+        family.add_metric([model], value)
+    return family
+
+
+def by_state(values: Mapping[tuple[str, str], int]) -> Metric:
+    text = "Workers by state; only healthy ones take requests."
+    family = GaugeMetricFamily("octavo_workers", text, labels=["model_name", "state"])
+    for place, value in sorted(values.items()):
+        family.add_metric(place, value)
     return family
 
 
@@ -45,16 +49,13 @@ class StateCollector(Collector):
             found = [*_redis(), *_workers(), *_queues(), *_recorder(), *_celery()]
         except AWAY:
             yield gauge("redis_up", "1 if Redis answers.", 0)
-            yield by("workers", WORKERS, ["model_name", "state"], dict.fromkeys(_places(), 0.0))
+            yield by_state(dict.fromkeys(_places(), 0))
             return
         yield gauge("redis_up", "1 if Redis answers.", 1)
         yield from found
 
 
-WORKERS = "Workers with a fresh heartbeat; only healthy ones take requests."
-
-
-def _places() -> list[tuple[str, ...]]:
+def _places() -> list[tuple[str, str]]:
     """A model without a worker is said to have none: else nobody could be told of it."""
     return [(model, state) for model in settings.OCTAVO_MODEL_NAMES for state in STATES]
 
@@ -72,75 +73,46 @@ def _database() -> Iterator[Metric]:
 
 
 def _redis() -> Iterator[Metric]:
-    client = connection.sync_redis()
-    began = time.monotonic()
-    client.ping()
-    yield gauge("redis_ping_seconds", "What Redis takes to answer to nothing.", time.monotonic() - began)
-    info: dict[str, Any] = client.info()
-    yield gauge("redis_memory_used_bytes", "What its data takes.", info.get("used_memory", 0))
-    yield gauge("redis_memory_max_bytes", "What it may take; 0: no limit of its own.", info.get("maxmemory", 0))
-    yield gauge("redis_clients", "Connections to it.", info.get("connected_clients", 0))
-    healthy = info.get("aof_enabled", 0) and info.get("aof_last_write_status") == "ok"
-    yield gauge("redis_persistent", "1 if it writes what it is told to its append-only file.", bool(healthy))
+    seen = server.look()
+    yield gauge("redis_ping_seconds", "What Redis takes to answer to nothing.", seen.answers_ms / 1000)
+    yield gauge("redis_memory_used_bytes", "What its data takes.", seen.memory)
+    yield gauge("redis_memory_max_bytes", "What it may take; 0: no limit of its own.", seen.most_memory)
+    yield gauge("redis_clients", "Connections to it.", seen.clients)
+    text = "1 if it writes what it is told to its append-only file, and could the last time."
+    yield gauge("redis_persistent", text, seen.append_only and seen.saved)
 
 
 def _workers() -> Iterator[Metric]:
-    count: Counter[tuple[str, ...]] = Counter(dict.fromkeys(_places(), 0))
-    for worker in workers.live():
-        state = "unhealthy" if not worker.healthy else "draining" if worker.draining else "healthy"
-        count[worker.model, state] += 1
-    yield by("workers", WORKERS, ["model_name", "state"], {**count})
+    count: Counter[tuple[str, str]] = Counter(dict.fromkeys(_places(), 0))
+    for worker in fleet.workers():
+        if not worker.leaves:
+            count[worker.details.model, _state(worker)] += 1
+    yield by_state(count)
+
+
+def _state(worker: fleet.Seen) -> str:
+    if not worker.alive:
+        return "silent"
+    if worker.stalled or not worker.details.healthy:
+        return "unhealthy"
+    return "draining" if worker.drains else "healthy"
 
 
 def _queues() -> Iterator[Metric]:
-    client = connection.sync_redis()
-    seconds, micros = client.time()
-    now_ms = seconds * 1000 + micros // 1000
-    depth: dict[tuple[str, ...], float] = {}
-    oldest: dict[tuple[str, ...], float] = {}
-    tenants: dict[tuple[str, ...], float] = {}
-    for model in settings.OCTAVO_MODEL_NAMES:
-        waiting = client.zrange(protocol.backlog_key(model), 0, -1)
-        queues = [protocol.requests_key(model, tenant.decode()) for tenant in waiting]
-        pipe = client.pipeline(transaction=False)
-        for queue in queues:
-            pipe.xlen(queue)
-            pipe.xinfo_groups(queue)
-        # An error is a queue's that has just ended.
-        replies = pipe.execute(raise_on_error=False)
-        depth[(model,)] = 0
-        for queue, length, groups in zip(queues, replies[::2], replies[1::2], strict=True):
-            # What a worker has stays until it ends, as pending: those behind the last one handed out wait.
-            if isinstance(groups, list) and groups:
-                depth[(model,)] += length - groups[0]["pending"]
-                pipe.xrange(queue, min=b"(" + groups[0]["last-delivered-id"], count=1)
-        firsts = [
-            entries[0][0] for entries in pipe.execute(raise_on_error=False) if isinstance(entries, list) and entries
-        ]
-        tenants[(model,)] = len(waiting)
-        oldest[(model,)] = max((age_s(now_ms, entry) for entry in firsts), default=0.0)
-    labels = ["model_name"]
-    yield by("queue_depth", "Requests that no worker has taken yet.", labels, depth)
-    yield by("queue_oldest_seconds", "How long the oldest of them has waited.", labels, oldest)
-    yield by("queue_tenants", "Teams that have some there.", labels, tenants)
+    backlogs = fleet.backlogs(settings.OCTAVO_MODEL_NAMES)
+    depth = {one.model: float(sum(queue.waiting for queue in one.queues)) for one in backlogs}
+    yield by_model("queue_depth", "Requests that no worker has taken yet.", depth)
+    oldest = {one.model: max((queue.oldest_s for queue in one.queues), default=0.0) for one in backlogs}
+    yield by_model("queue_oldest_seconds", "How long the oldest of them has waited.", oldest)
+    yield by_model("queue_tenants", "Teams that have some there.", {one.model: one.teams for one in backlogs})
 
 
 def _recorder() -> Iterator[Metric]:
-    client = connection.sync_redis()
-    seconds, micros = client.time()
-    first = client.xrange(protocol.FINISHED, count=1)
-    oldest = age_s(seconds * 1000 + micros // 1000, first[0][0]) if first else 0.0
-    yield gauge("recorder_backlog", "Ended generations that are not recorded yet.", client.xlen(protocol.FINISHED))
-    yield gauge("recorder_oldest_seconds", "How long ago the oldest of them ended.", oldest)
-    yield gauge("recorder_aside", "Ended generations that could not be recorded.", client.xlen(ASIDE))
+    seen = fleet.unrecorded()
+    yield gauge("recorder_backlog", "Ended generations that are not recorded yet.", seen.waiting)
+    yield gauge("recorder_oldest_seconds", "How long ago the oldest of them ended.", seen.oldest_s)
+    yield gauge("recorder_aside", "Ended generations that could not be recorded.", seen.aside)
 
 
 def _celery() -> Iterator[Metric]:
-    waiting = connection.sync_redis(settings.OCTAVO_CELERY_DATABASE).llen(CELERY_QUEUE)
-    yield gauge("celery_queue_length", "Tasks that no Celery worker has taken yet.", waiting)
-
-
-def age_s(now_ms: int, entry: bytes | str) -> float:
-    """Of a stream's entry whose id Redis made."""
-    ms = (entry.decode() if isinstance(entry, bytes) else entry).partition("-")[0]
-    return max(0.0, (now_ms - int(ms)) / 1000)
+    yield gauge("celery_queue_length", "Tasks that no Celery worker has taken yet.", server.background().queued)

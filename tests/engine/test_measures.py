@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as Theirs
 
-from engine.measures import GAP_S, LATENCY_S, STEPS_MEANT, Histogram, Measures
+from engine.measures import GAP_S, LATENCY_S, Histogram, Measures
 
 VALUES = st.one_of(st.sampled_from(LATENCY_S), st.floats(0, 1000))
 
@@ -47,15 +47,6 @@ def test_a_steps_gaps_are_those_between_a_requests_tokens(steps: list[list[int]]
     assert measures.gap_s.total == expected.total
     assert sum(measures.step_s.counts) == len(steps)
     assert sum(measures.step_tokens.counts) == sum(map(bool, steps)), "a step without tokens is no iteration"
-
-
-def test_the_mean_of_the_last_steps_forgets_earlier_ones() -> None:
-    measures = Measures()
-    assert measures.step_ms == 0.0
-    measures.stepped(0.0, 100.0, 1)
-    for step in range(STEPS_MEANT):
-        measures.stepped(step, step + 0.25, 1)
-    assert measures.step_ms == 250.0
 
 
 def test_only_what_ended_by_itself_says_how_long_it_took() -> None:
