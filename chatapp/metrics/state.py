@@ -115,4 +115,9 @@ def _recorder() -> Iterator[Metric]:
 
 
 def _celery() -> Iterator[Metric]:
-    yield gauge("celery_queue_length", "Tasks that no Celery worker has taken yet.", server.background().queued)
+    seen = server.background()
+    yield gauge("celery_queue_length", "Tasks that no Celery worker has taken yet.", seen.queued)
+    if seen.beat_s is not None:
+        yield gauge("celery_beat_age_seconds", "Since Celery's beat has sent a task.", seen.beat_s)
+    if seen.worker_s is not None:
+        yield gauge("celery_worker_age_seconds", "Since a Celery worker has ended one.", seen.worker_s)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 
 import pytest
 from websockets.sync.client import connect
 
+from tests.conftest import ROOT
 from tests.metrics.conftest import Promtool, samples
 from tests.metrics.test_deploy import names
 from tests.stack import Stack, wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+TYPE = re.compile(r"^# TYPE (octavo_\w+) ", re.MULTILINE)
 WORDS = "Tell me of the quokka in one line."
 
 
@@ -59,6 +62,9 @@ def test_all_that_alerts_and_charts_ask_for_is_said_by_the_running_product(stack
         assert not [word for word in hidden if word in text]
     said = {name.partition("{")[0] for name in (*samples(web), *samples(worker))}
     assert not names() - said, "asked for, and never said"
+    families = set(TYPE.findall(web + worker))
+    described = set(re.findall(r"`(octavo_[a-z0-9_]+)`", (ROOT / "docs" / "metrics.md").read_text()))
+    assert described - {"octavo_tenant_service"} == families, "docs/metrics.md says what there is"
 
     model = targets[0]["labels"]["__meta_octavo_model"]
     after = samples(worker)

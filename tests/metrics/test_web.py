@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from django.db import DatabaseError
 from django.test import Client
 
+from chatapp import ticks
 from chatapp.api.frames import Pong
 from chatapp.api.outbox import Outbox
 from chatapp.chat import recorder, services
@@ -136,6 +138,17 @@ def test_tasks_are_counted_by_name_and_end(scraper: Scraper, monkeypatch: pytest
     assert scraper.grown("octavo_celery_tasks_total{state=failure,task=chat.tasks.reap}") == 1
     seen = scraper.read()
     assert seen["octavo_celery_task_last_success_timestamp_seconds{task=chat.tasks.reap}"] == at
+
+
+def test_celery_shows_signs_of_life_once_there_were_some(scraper: Scraper, server: redis.Redis) -> None:
+    ages = ("octavo_celery_beat_age_seconds", "octavo_celery_worker_age_seconds")
+    server.delete(ticks.BEAT, ticks.WORKER)
+    assert not [age for age in ages if age in scraper.read()], "no alert without a sign to go by"
+    server.xadd(ticks.BEAT, {"at": 1}, id=f"{int(1000 * (time.time() - 90))}-0")
+    server.xadd(ticks.WORKER, {"at": 1})
+    seen = scraper.read()
+    assert 89 < seen[ages[0]] < 120
+    assert 0 <= seen[ages[1]] < 30
 
 
 def test_redis_and_database_are_looked_at(scraper: Scraper, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
