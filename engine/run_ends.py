@@ -6,6 +6,7 @@ threads of their own (engine.logs, engine.otel).
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|$)|(?<!\w)'(?:[^'\\]|\\.)*(?:'|$)|`[^`]*(?:`|$)", re.DOTALL)
+
 
 def begun(run: Run) -> None:
     """Its prompt is ready, and the scheduler has it."""
     log.info("generation.begun", **_whose(run), attempt=run.attempt, waited_s=round(run.waited_s, 3))
+
+
+def failed(run: Run, error: str) -> None:
+    """The engine could not go on with it. What others' libraries quote is a piece of its prompt, form or answer."""
+    log.error("generation.failed", **_whose(run), attempt=run.attempt, error=_QUOTED.sub("…", error))
 
 
 def ended(run: Run, event: AnyTerminal) -> None:

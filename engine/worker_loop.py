@@ -555,7 +555,7 @@ class Worker:
         if output.index == 0:
             run.reason = output.finish_reason
         if output.finish_reason not in ENDS and run.ending is None:
-            log.error("request.failed", generation=run.id, error=output.error)
+            run_ends.failed(run, output.error or "")
             run.ending = protocol.Failed(code="engine_error", message=FAULT, retryable=True)
             self._engine.abort(run.engine_id)  # the other choices: nobody can be told of them any more
 
