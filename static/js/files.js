@@ -3,15 +3,13 @@
 
    Knows the product's API and its own tray; `onChange()` says that what may be sent has changed. */
 
+import { askUntil } from "#octavo/asking.js";
 import { call, sendFile } from "#octavo/calls.js";
 import { h, icon } from "#octavo/dom.js";
 import { bytes, count, tokens } from "#octavo/format.js";
 import { fill, gettext, ngettext } from "#octavo/i18n.js";
 import { inWords } from "#octavo/refusals.js";
 
-// How soon a file that is being read is looked at again; later each time.
-const FIRST_LOOK_MS = 250;
-const LONGEST_LOOK_MS = 3000;
 const UNDERWAY = new Set(["uploading", "queued", "running"]);
 
 export class Files {
@@ -148,18 +146,22 @@ export class Files {
 
   /** Ask how the reading goes until it is over. A file that is gone by now is taken off. */
   async #watch(item) {
-    let pause = FIRST_LOOK_MS;
-    while (UNDERWAY.has(item.state) && !item.gone) {
-      try {
-        this.#apply(item, await call("GET", `${this.api}/files/${item.id}`));
-      } catch (error) {
-        if (error.status === 404) return this.#drop(item);
-        // No connection, or a server in trouble: the next look is later.
-      }
+    try {
+      await askUntil({
+        ask: () => call("GET", `${this.api}/files/${item.id}`),
+        isOver: (data) => {
+          if (item.gone) return true;
+          this.#apply(item, data);
+          this.#changed();
+          return !UNDERWAY.has(item.state);
+        },
+        unwanted: () => item.gone || !UNDERWAY.has(item.state),
+      });
+    } catch (error) {
+      if (item.gone) return;
+      if (error.status === 404) return this.#drop(item);
+      this.#fail(item, unread(error.status));
       this.#changed();
-      if (!UNDERWAY.has(item.state)) return;
-      await new Promise((done) => setTimeout(done, pause));
-      pause = Math.min(pause * 1.5, LONGEST_LOOK_MS);
     }
   }
 
@@ -354,6 +356,12 @@ function unsaid(status) {
   if (status === 413) return gettext("The file is too large.");
   if (status === 401 || status === 403) return gettext("You are logged out, or may not attach files. Load the page again.");
   return gettext("The server did not take the file. Take it off and attach it again.");
+}
+
+/** Why it is not known whether a file was read. It is asked again by the next page. */
+function unread(status) {
+  if (status === 401 || status === 403) return unsaid(status);
+  return gettext("The server does not say whether it could read the file. Load the page again.");
 }
 
 /** The files of a message that was sent: chips that open. */

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, WebSocketRoute, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, WebSocketRoute, expect
 
 from tests.browser.served import ORIGIN, Served, beside_playwright
 from tests.chat.conftest import Team, server, strangers, team
@@ -96,6 +96,23 @@ def test_enter_says_in_place_why_nothing_is_sent(shown: BrowserContext, team: Te
     page.get_by_role("button", name="Take off empty.txt").click()
     expect(saying).to_be_hidden()
     expect(page.locator("#composer .send:not(.stop)")).to_be_enabled()
+
+
+def test_a_file_of_which_the_server_tells_nothing_is_asked_about_no_more(shown: BrowserContext, team: Team) -> None:
+    page = opened(shown, f"/t/{team.tenant.slug}/")
+    asked: list[str] = []
+
+    def closed(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=403, json={"error": {"code": "not_allowed", "message": "No."}})
+
+    page.route("**/files/*", closed)
+    page.set_input_files("#picker", {"name": "plan.txt", "mimeType": "text/plain", "buffer": b"Go."})
+    expect(page.locator(".file[data-state=failed]")).to_contain_text("may not attach files")
+    page.locator("#input").fill("Hello")
+    page.locator("#input").press("Enter")
+    expect(page.locator(".saying")).to_contain_text("Take off the file")
+    assert len(asked) == 1
 
 
 def test_drafts_and_files_follow_another_tab_but_not_over_what_is_being_written(
