@@ -209,8 +209,9 @@ export class Session {
   // --- asking and stopping -----------------------------------------------------------------------------------------
 
   /** A new question behind what is shown, or behind `parentId` (null: beside the first). `files`: {id, name, …} that go
-      with it; `edited`: the question that it is another form of; `key`: of a question that an earlier page may have asked. */
-  ask(conversation, text, parentId, files = [], edited = null, key = newId()) {
+      with it; `edited`: the question that it is another form of; `key`, `at`: of a question that an earlier page may have
+      asked, and when it was first asked. */
+  ask(conversation, text, parentId, files = [], edited = null, { key = newId(), at = this.now() } = {}) {
     const parent_id = parentId === undefined ? (endOf(conversation)?.id ?? null) : parentId;
     const question = { id: newId(), parent_id, role: "user", text, files, created_at: this.#time(), status: "completed" };
     const request = { input: text, idempotency_key: key };
@@ -222,7 +223,7 @@ export class Session {
       if (Object.keys(conversation.params ?? {}).length) request.params = conversation.params;
     }
     const again = () => this.ask(conversation, text, parentId, files, edited);
-    this.#request(conversation, request, { question, edited, again });
+    this.#request(conversation, request, { question, edited, again, at });
   }
 
   /** Ask again what an earlier page of this browser has left unacknowledged; the server knows it by its key. Those that
@@ -230,7 +231,7 @@ export class Session {
       conversation (null: a new one). */
   async askLeft(conversationOf) {
     const old = [];
-    for (const { request, files, fresh } of this.unsent.left()) {
+    for (const { request, files, at, fresh } of this.unsent.left()) {
       const { idempotency_key: key, conversation_id = null, parent_id, input, ...chosen } = request;
       if ([...this.underway.values()].some((entry) => entry.key === key)) continue;
       this.unsent.drop(key);
@@ -241,7 +242,7 @@ export class Session {
           const { assistant_id, model = null, params = {} } = chosen;
           Object.assign(conversation, { assistant_id, model, params });
         }
-        this.ask(conversation, input, parent_id === "root" ? null : parent_id, files, null, key);
+        this.ask(conversation, input, parent_id === "root" ? null : parent_id, files, null, { key, at });
       } catch {
         old.push({ request, files }); // too old, or its conversation is gone
       }
@@ -283,7 +284,7 @@ export class Session {
     this.notify({ kind: "branch", conversation, message });
   }
 
-  #request(conversation, request, { question = null, parent_id = question.id, edited = null, again }) {
+  #request(conversation, request, { question = null, parent_id = question.id, edited = null, again, at }) {
     if (this.live(conversation)) {
       const { text = null, files = [] } = question ?? {};
       return this.notify({ kind: "rejected", conversation, text, files, edited, again, error: busy() });
@@ -301,7 +302,7 @@ export class Session {
     };
     if (conversation.id) request.conversation_id = conversation.id;
     const entry = { conversation, question, edited, again, before: endOf(conversation), key: request.idempotency_key };
-    if (question) this.unsent.keep(request, question.files);
+    if (question) this.unsent.keep(request, question.files, at);
     if (question) conversation.messages.push(question);
     conversation.messages.push(answer);
     conversation.leaf = answer;

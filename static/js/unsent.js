@@ -12,9 +12,10 @@ export class Unsent {
     Object.assign(this, { prefix: `octavo:unsent:${whose}:`, storage, now });
   }
 
-  /** `request`: the frame's fields, with its idempotency_key. `files`: what goes with it, as the page shows it. */
-  keep(request, files = []) {
-    this.#try((store) => store.setItem(this.prefix + request.idempotency_key, JSON.stringify({ request, files, at: this.now() })));
+  /** `request`: the frame's fields, with its idempotency_key. `files`: what goes with it, as the page shows it. `at`: when
+      it was first asked; to ask it again makes it no younger. */
+  keep(request, files = [], at = this.now()) {
+    this.#try((store) => store.setItem(this.prefix + request.idempotency_key, JSON.stringify({ request, files, at })));
   }
 
   /** It was stopped before anybody acknowledged it: it is not asked again by itself. */

@@ -296,6 +296,23 @@ test("a question that was not acknowledged is asked again by the next page, unde
   assert.equal(third.sent.length, 0, "what was accepted is kept no longer");
 });
 
+test("a question that page after page asks again grows old all the same", async () => {
+  const storage = new Shelf();
+  const first = open({ storage });
+  ask(first, "Lost?");
+  let time = first.clock.now;
+  for (let page = 0; page < 2; page += 1) {
+    time += 4 * 60_000;
+    const next = open({ storage, time });
+    assert.deepEqual(await next.session.askLeft(() => next.session.fresh()), []);
+    assert.equal(next.sent.at(-1).input, "Lost?");
+  }
+  const last = open({ storage, time: time + 4 * 60_000 });
+  const left = await last.session.askLeft(() => last.session.fresh());
+  assert.deepEqual(left.map((entry) => entry.request.input), ["Lost?"]);
+  assert.equal(last.sent.length, 0);
+});
+
 test("an old question that was not acknowledged is given back and not asked", async () => {
   const storage = new Shelf();
   const before = open({ storage });
