@@ -14,13 +14,14 @@ import { install as installKeys } from "#octavo/keys.js";
 import { install as installMemory } from "#octavo/memory.js";
 import { install as installMoving } from "#octavo/moving.js";
 import { install as installUpdates } from "#octavo/updates.js";
-import { Composer } from "#octavo/composer.js";
-import { Files, Preview, acceptFiles } from "#octavo/files.js";
+import { Composer, draftName } from "#octavo/composer.js";
+import { Files, Preview, acceptFiles, filesName } from "#octavo/files.js";
 import { fill, gettext } from "#octavo/i18n.js";
+import { Leftovers } from "#octavo/leftovers.js";
 import { Log } from "#octavo/log.js";
 import { Octavo } from "#octavo/octavo.js";
 import { Refusal } from "#octavo/refusal.js";
-import { Session } from "#octavo/session.js";
+import { Session, branchName } from "#octavo/session.js";
 import { Sidebar } from "#octavo/sidebar.js";
 import { shown } from "#octavo/tree.js";
 
@@ -29,6 +30,7 @@ const page = JSON.parse($("page").textContent);
 const base = `/t/${page.tenant.slug}/`;
 // What is kept in this browser, in whose name: others may use it too, and have other teams.
 const whose = `${page.tenant.slug}:${page.reader}`;
+const leftovers = new Leftovers(whose, (id) => [branchName(id), draftName(whose, id), filesName(whose, id)]);
 useSprite(page.icons);
 
 const session = new Session({
@@ -187,6 +189,7 @@ function show(conversation) {
   choose(conversation);
   refusal.hide();
   log.show(conversation);
+  if (conversation.id) leftovers.there([conversation]);
   files.open(conversation.id);
   composer.open(conversation.id);
   update();
@@ -231,6 +234,7 @@ async function visit(id, push = true) {
     const conversation = await session.load(id);
     if (current === awaited) show(conversation);
   } catch (error) {
+    if (error.status === 404 || error.status === 410) leftovers.gone(id);
     if (current === awaited) log.say(unreachable(id, error));
   }
 }
@@ -270,7 +274,10 @@ function notify(change) {
 }
 
 function reported(change) {
-  if (change.kind === "list") return sidebar.render(session.list, current.id);
+  if (change.kind === "list") {
+    leftovers.there(session.list);
+    return sidebar.render(session.list, current.id);
+  }
   if (change.kind === "accepted" && change.isNew) {
     if (change.conversation === current) {
       history.pushState({}, "", `${base}c/${current.id}`);
@@ -280,6 +287,7 @@ function reported(change) {
     session.refreshList().catch(() => {});
   }
   if (change.kind === "gone") {
+    leftovers.gone(change.id);
     if (change.id !== current.id) return;
     current = { id: change.id, title: current.title, messages: [] }; // nothing in it to be answered again
     log.say(unreachable(change.id, { status: 410 }));
@@ -360,6 +368,8 @@ for (const install of features) install(workspace);
 show(current);
 session.attach(octavo);
 octavo.connect();
+leftovers.there(session.list);
+leftovers.sweep();
 askLeft();
 
 export { log, octavo, session };

@@ -18,6 +18,9 @@ function before(text, written) {
   return written.includes(text) ? written : `${text}\n\n${written}`;
 }
 
+/** Under which name the draft of a conversation is kept. */
+export const draftName = (whose, key) => `octavo:draft:${whose}:${key}`;
+
 export class Composer {
   /** `form` holds textarea, .send and .stop, beside it .limit and .saying; `onSend(text)`, `onStop()`; `whose`: the
       drafts are (chat.js); `maxBytes`: of a frame; `context`: tokens that a prompt may have, null where nobody knows;
@@ -67,7 +70,7 @@ export class Composer {
   }
 
   #name(key = this.key) {
-    return `octavo:draft:${this.whose}:${key ?? "new"}`;
+    return draftName(this.whose, key ?? "new");
   }
 
   /** Show the draft of a conversation (null: of the new one). */

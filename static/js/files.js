@@ -12,6 +12,9 @@ import { inWords } from "#octavo/refusals.js";
 
 const UNDERWAY = new Set(["uploading", "queued", "running"]);
 
+/** Under which name the files of a conversation's draft are kept. */
+export const filesName = (whose, key) => `octavo:files:${whose}:${key}`;
+
 export class Files {
   /** `tray`, `room`, `live`: where chips, tokens and what screen readers hear stand; `most`, `mostBytes`: of files, and of
       one; `used()`: tokens that the conversation has; `show(file)`: somebody wants to read one. */
@@ -188,7 +191,7 @@ export class Files {
   // --- keeping -----------------------------------------------------------------------------------------------------
 
   #name(key = this.key) {
-    return `octavo:files:${this.whose}:${key}`;
+    return filesName(this.whose, key);
   }
 
   /** Only what this page has changed itself: another tab may have files of its own for the same conversation. */

@@ -25,12 +25,14 @@ const busy = () => ({
 /** The server writes a time with more digits here and fewer there. */
 const isSameTime = (one, other) => Date.parse(one) === Date.parse(other);
 
+/** Under which name the branch of a conversation is kept. */
+export const branchName = (id) => `octavo:branch:${id}`;
+
 /** Which branch this browser shows, by conversation: the id of its leaf. */
 const branches = {
-  name: (id) => `octavo:branch:${id}`,
-  get: (id) => stored((store) => store.getItem(branches.name(id))),
+  get: (id) => stored((store) => store.getItem(branchName(id))),
   set: (id, leaf) =>
-    stored((store) => (leaf ? store.setItem(branches.name(id), leaf) : store.removeItem(branches.name(id)))),
+    stored((store) => (leaf ? store.setItem(branchName(id), leaf) : store.removeItem(branchName(id)))),
 };
 
 function stored(work) {

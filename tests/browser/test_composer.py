@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Browser, BrowserContext, Page, Route, WebSocketRoute, expect
 
 from tests.browser.served import ORIGIN, Served, beside_playwright
@@ -208,6 +209,23 @@ def test_nothing_is_asked_in_a_conversation_that_is_on_its_way_or_deleted(shown:
     field.press("Enter")
     expect(saying).to_contain_text("Your text stays here.")
     expect(field).to_have_value("And then?")
+    # Until it cannot be asked back: a day later the next page keeps nothing of it.
+    talk.deleted_at = timezone.now()
+    talk.save()
+    kept = f"Object.keys(localStorage).filter((name) => name.endsWith('{talk.pk}')).length"
+    page.goto(f"/t/{team.tenant.slug}/")
+    page.locator("#composer[data-ready]").wait_for()
+    assert page.evaluate(kept) > 0
+    page.evaluate(
+        """() => {
+          const name = Object.keys(localStorage).find((one) => one.startsWith("octavo:gone:"));
+          const made = Object.entries(JSON.parse(localStorage[name])).map(([id, at]) => [id, at - 25 * 3600000]);
+          localStorage[name] = JSON.stringify(Object.fromEntries(made));
+        }"""
+    )
+    page.reload()
+    page.locator("#composer[data-ready]").wait_for()
+    assert page.evaluate(kept) == 0
     assert errors == []
 
 
