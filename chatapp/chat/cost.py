@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
+from typing import Any
 
 from django.db.models import Count, F, Max, Sum
 
@@ -37,7 +39,7 @@ def costliest(access: Access, start: datetime, end: datetime, most: int) -> list
     counted = (
         Generation.objects.filter(
             tenant=access.tenant, created_at__gte=start, created_at__lt=end, prompt_tokens__gt=0,
-            conversation__isnull=False, conversation__deleted_at__isnull=True,
+            conversation__isnull=False,
         )
         .order_by()
         .values("conversation")
@@ -52,21 +54,25 @@ def costliest(access: Access, start: datetime, end: datetime, most: int) -> list
         )
         .order_by("-tokens", "conversation")
     )  # fmt: skip
-    rows = list(counted[:most])
-    found = {
-        each.pk: each
-        for each in Conversation.objects.filter(pk__in=[row["conversation"] for row in rows]).only(
-            "pk", "title", "user_id", "key_id"
-        )
-    }
-    owners = {pk: f"user:{each.user_id}" if each.user_id else f"key:{each.key_id}" for pk, each in found.items()}
+    # Looked up by the few that are shown: joined, all of the period's answers would be.
+    rows: list[Any] = []
+    found: dict[uuid.UUID, Conversation] = {}
+    groups = counted.iterator(chunk_size=500)
+    while len(rows) < most and (some := list(islice(groups, min(most, 500)))):
+        there = Conversation.objects.filter(pk__in=[row["conversation"] for row in some], deleted_at__isnull=True)
+        found |= {each.pk: each for each in there.only("pk", "title", "user_id", "key_id")}
+        rows += [row for row in some if row["conversation"] in found]
+    rows = rows[:most]
+    owners = {row["conversation"]: _owner(found[row["conversation"]]) for row in rows}
     names = used.names(set(owners.values()))
     costs = []
     for row in rows:
         pk = row.pop("conversation")
-        if pk not in found:  # deleted between the two reads
-            continue
         own = owners[pk] == access.principal and access.may(Permission.CHAT)
         title = found[pk].title if own else ""
         costs.append(Cost(conversation_id=pk, title=title, own=own, principal=owners[pk], who=names[owners[pk]], **row))
     return costs
+
+
+def _owner(of: Conversation) -> str:
+    return f"user:{of.user_id}" if of.user_id else f"key:{of.key_id}"

@@ -149,7 +149,7 @@ def _period(request: HttpRequest, access: Access, period: Period) -> dict[str, A
 def _part(
     request: HttpRequest, access: Access, period: Period, total: Figures, by: GroupBy, table: Table, narrows: str
 ) -> dict[str, Any]:
-    groups = selectors.grouped(access.tenant.pk, period, by)
+    groups = selectors.grouped(access.tenant.pk, period, by, percentiles=False)
 
     def link(**changes: str | None) -> str:
         return url(request, KEPT, period=period.name, **changes)
