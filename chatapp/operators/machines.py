@@ -38,6 +38,8 @@ class WorkerLine:
     started_ms: int
     steps: int
     step_ms: float
+    preemptions: int
+    threads: int
     running: int
     waiting: int
     held: int
@@ -130,11 +132,13 @@ def _worker(one: Seen) -> WorkerLine:
         host=details.host,
         device=details.device,
         dtype=details.dtype,
-        version=getattr(details, "version", ""),
+        version=details.version,
         beat_s=round(one.beat_s, 1),
-        started_ms=getattr(details, "started_ms", 0),
+        started_ms=details.started_ms,
         steps=details.steps,
-        step_ms=getattr(details, "step_ms", 0.0),
+        step_ms=round(details.step_ms, 2),
+        preemptions=details.preemptions,
+        threads=details.threads,
         running=details.running,
         waiting=details.waiting,
         held=one.held,

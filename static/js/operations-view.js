@@ -99,7 +99,7 @@ function worker(one, rate, places) {
     ? `${percent(one.used / one.blocks)} used, ${percent(one.cached / one.blocks)} cached, of ${compact(one.blocks)} blocks`
     : `${compact(one.blocks)} blocks of ${count(one.tokens_a_block)} tokens`;
   const speed = [rate !== undefined && `${rate > 0 && rate < 10 ? rate.toFixed(1) : count(Math.round(rate))} a second`, one.step_ms > 0 && `${one.step_ms.toFixed(one.step_ms < 10 ? 1 : 0)} ms each`];
-  const what = [one.model, one.host, one.device, one.dtype, one.version && `version ${one.version}`];
+  const what = [one.model, one.host, one.device, one.threads > 0 && many(one.threads, "thread"), one.dtype, one.version && `version ${one.version}`];
   return h("li", { "data-key": one.id, class: "worker" },
     h("div", { class: "head" },
       h("h3", {}, h("a", { href: places.blocks, text: one.id, title: "Its block table" })),
@@ -112,6 +112,7 @@ function worker(one, rate, places) {
       fact("Running", count(one.running)),
       fact("Waiting in it", count(one.waiting)),
       fact("Steps", count(one.steps), h("small", { text: speed.filter(Boolean).join(", ") })),
+      fact("Preempted", count(one.preemptions)),
       fact("Heartbeat", ago(one.beat_s)),
       one.started_ms > 0 && fact("Up", time(new Date(one.started_ms).toISOString()))));
 }

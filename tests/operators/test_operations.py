@@ -83,7 +83,15 @@ def sign(found: dict[str, Any], name: str) -> dict[str, str]:
 
 
 def test_a_worker_is_shown_with_its_load_its_memory_and_its_heartbeat(server: redis.Redis, model: str) -> None:
-    beat(server, "w1", model, beats_ago_s=1.2, running=3, waiting=2, steps=70, device="cpu", dtype="bfloat16")
+    told = {
+        "device": "cpu",
+        "dtype": "bfloat16",
+        "version": "1.2",
+        "started_ms": 5000,
+        "step_ms": 12.3456,
+        "preemptions": 4,
+    }
+    beat(server, "w1", model, beats_ago_s=1.2, running=3, waiting=2, steps=70, **told)
     figures = {"used": 40, "cached": 25, "free": 35}
     server.xadd(protocol.line_key("w1"), {"line": json.dumps({"at_ms": 1, "number": 7, "figures": figures})})
     found = look()
@@ -92,7 +100,7 @@ def test_a_worker_is_shown_with_its_load_its_memory_and_its_heartbeat(server: re
     expected = {
         "id": "w1", "model": model, "state": "good", "says": "Takes requests", "host": "box", "device": "cpu",
         "dtype": "bfloat16", "steps": 70, "running": 3, "waiting": 2, "held": 0, "blocks": 100, "used": 40,
-        "cached": 25, "tokens_a_block": 16, "can": "drain",
+        "cached": 25, "tokens_a_block": 16, "can": "drain", "version": "1.2", "started_ms": 5000, "step_ms": 12.35, "preemptions": 4, "threads": 0,
     }  # fmt: skip
     assert {name: one[name] for name in expected} == expected
     (served,) = found["engines"]["models"]
