@@ -37,7 +37,7 @@ def cells(engine: LLMEngine) -> list[Cell]:
     for block in range(pool.num_blocks):
         refs, entry, owner = pool.refs[block], cache.entry_of(block), pool.owner[block]
         state = USED if refs else CACHED if pool.kept[block] else FREE
-        kind = entry.kind if entry is not None else kinds[block] if refs else 0
+        kind = entry.kind if entry is not None else kinds.get(block, 0)
         tokens = filled.get(block, entry.size if entry is not None else 0)
         parent = entry.parent.block + 1 if entry is not None and entry.parent is not None else 0
         at = pool.used_at[block]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chatapp.streaming import forgetting, submit, workers
-from engine import protocol
+from engine import occupancy_wire, protocol
 from engine.protocol import Cancelled, SystemText
 from tests.wire.conftest import MODEL, InProcess, Wire, a_question, answer_of, until
 from tests.wire.test_worker import first_tokens
@@ -32,9 +33,15 @@ async def test_a_forgotten_tenant_is_gone_from_pool_pins_and_disk_while_another_
         submit.enqueue(request)
     await asyncio.gather(*(first_tokens(request.id) for request in (gone, other)))
     assert "gone" in served.engine.pool.owner
+    key, line = protocol.occupancy_key(served.worker.id), protocol.line_key(served.worker.id)
+    await until(lambda: '"gone"' in repr(wire.redis.xrange(key)))
     asked = {worker.id for worker in workers.live()}
     forgetting.ask("gone")
     await until(lambda: forgetting.heard("gone") == asked)
+    assert '"gone"' not in repr(wire.redis.xrange(key)), "the history of the block table begins anew"
+    assert '"gone"' not in repr(wire.redis.xrange(line))
+    first: Any = wire.redis.xrange(key, count=1)
+    assert occupancy_wire.decode_head(first[0][1][b"head"]).base == 0
     assert isinstance((await answer_of(gone.id))[-1], Cancelled)
     assert "gone" not in served.engine.pool.owner
     store = served.engine.prompts.store
