@@ -28,7 +28,7 @@ from chatapp.chat.memory import Answer, answers
 from chatapp.errors import Forbidden
 from chatapp.limits.selectors import limits_of_team
 from chatapp.scope import tenant_scope
-from chatapp.streaming import workers
+from chatapp.streaming import occupancy, workers
 from chatapp.streaming.tables import tables
 from chatapp.streaming.tenant_memory import View, view
 from chatapp.tenants.access import Access, MfaRequired, NoAccess, access_for_user
@@ -85,6 +85,17 @@ def _engines(access: Access) -> list[tuple[WorkerDetails, int]]:
 def _answers(access: Access, ids: set[str]) -> dict[str, Answer]:
     with tenant_scope(access.tenant):
         return answers(access, ids)
+
+
+def told(access: Access) -> Memory:
+    """What the socket would tell now, looked up once. Raises Forbidden, redis.exceptions.RedisError."""
+    access.require(Permission.READ_DASHBOARD)
+    engines = [
+        Engine(worker.id, worker.model, most, view(occupancy.table(worker.id), str(access.tenant.pk)))
+        for worker, most in _engines(access)
+    ]
+    ids = {one.id for engine in engines if engine.memory is not None for one in engine.memory.sequences}
+    return Memory(engines, dict.fromkeys(ids, UNKNOWN) | _answers(access, ids))
 
 
 def _may_look(user: Any, slug: str) -> Access:
@@ -206,9 +217,9 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
         ids = {one.id for found in self.views.values() if found is not None for one in found.sequences}
         if unknown := ids - set(self.answers):
             self.answers |= dict.fromkeys(unknown, UNKNOWN) | await in_thread(_answers, access, unknown)
-        told = [Engine(worker.id, worker.model, most, self.views.get(worker.id)) for worker, most in engines]
+        engines_told = [Engine(worker.id, worker.model, most, self.views.get(worker.id)) for worker, most in engines]
         self.answers = {one: answer for one, answer in self.answers.items() if one in ids}
-        return await asyncio.to_thread(msgspec.json.encode, Memory(told, self.answers))
+        return await asyncio.to_thread(msgspec.json.encode, Memory(engines_told, self.answers))
 
 
 def _views(copies: Mapping[str, Table], tenant: str) -> dict[str, View | None]:

@@ -8,7 +8,8 @@ or begun anew) a whole one comes next. They read heads, never cells: those go to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 import redis.exceptions
@@ -16,6 +17,7 @@ import structlog
 
 from chatapp.streaming import connection
 from engine import occupancy_wire, protocol
+from engine.occupancy_wire import Table
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +27,7 @@ CATCH_UP = 256
 AGAIN_S = 0.5
 # How far a worker's clock and the server's, which numbers the entries, may be apart beyond what the newest entry shows.
 CLOCKS_MS = 2000
+Entries: TypeAlias = Sequence[tuple[bytes, Mapping[bytes, bytes]]]
 LOST = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
 
 
@@ -62,34 +65,56 @@ def _frame(entry: bytes, fields: Mapping[bytes, bytes]) -> Frame | None:
         return None
 
 
-def _frames(entries: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Frame]:
+def _frames(entries: Entries) -> list[Frame]:
     return [frame for entry in entries if (frame := _frame(*entry)) is not None]
 
 
-async def _up_to(client: connection.Redis, key: str, end: bytes | str, at_ms: float) -> list[Frame]:
-    """The newest whole frame of `at_ms` or before, and the changes since, up to then; the oldest first.
+class _Back:
+    """Goes back from entry to entry to the newest whole frame of `at_ms` or before, and keeps the changes behind it."""
 
-    Empty where there is none. `end`: the entry to go back from.
-    """
-    found: list[Frame] = []
-    while True:
-        entries = await client.xrevrange(key, end, "-", count=READ)
+    def __init__(self, end: bytes | str = "+", at_ms: float = float("inf")) -> None:
+        self.end = end
+        self.done = False
+        self._at_ms = at_ms
+        self._found: list[Frame] = []
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The oldest first; empty where there is no whole one."""
+        return self._found[::-1] if self._found and self._found[-1].base == 0 else []
+
+    def take(self, entries: Entries) -> None:
         for frame in _frames(entries):
-            if not found and frame.at_ms > at_ms:
+            if not self._found and frame.at_ms > self._at_ms:
                 continue
-            if found and found[-1].base != frame.number:
-                found.clear()  # what comes behind a hole applies to nothing that is there
-            found.append(frame)
+            if self._found and self._found[-1].base != frame.number:
+                self._found.clear()  # what comes behind a hole applies to nothing that is there
+            self._found.append(frame)
             if frame.base == 0:
-                return found[::-1]
-        if len(entries) < READ:
-            return []
-        end = b"(" + entries[-1][0]
+                self.done = True
+                return
+        self.done = len(entries) < READ
+        self.end = b"(" + entries[-1][0] if entries else self.end
 
 
-async def newest(worker: str) -> list[Frame]:
-    """The newest whole frame and the changes since."""
-    return await _up_to(connection.async_redis(), protocol.occupancy_key(worker), "+", float("inf"))
+async def _up_to(client: connection.Redis, key: str, end: bytes | str, at_ms: float) -> list[Frame]:
+    back = _Back(end, at_ms)
+    while not back.done:
+        back.take(await client.xrevrange(key, back.end, "-", count=READ))
+    return back.frames
+
+
+def table(worker: str) -> Table:
+    """The block table as it is now, without a head where the worker has said none. For who looks once.
+
+    Raises redis.exceptions.RedisError.
+    """
+    client, back, found = connection.sync_redis(), _Back(), Table()
+    while not back.done:
+        back.take(client.xrevrange(protocol.occupancy_key(worker), back.end, "-", count=READ))
+    for frame in back.frames:
+        found.apply(occupancy_wire.decode_head(frame.head), frame.cells)
+    return found
 
 
 async def at(worker: str, at_ms: int) -> list[Frame]:

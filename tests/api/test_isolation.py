@@ -149,6 +149,7 @@ ADDRESSES: dict[str, str] = {
     "api/t/<slug>/sign-in/domains/<claim_id>": MANAGED,
     "api/t/<slug>/sign-in/mfa": MANAGED,
     "api/t/<slug>/sign-in/service": MANAGED,
+    "api/t/<slug>/memory": MANAGED,
     "api/t/<slug>/limits": MANAGED,
     "api/t/<slug>/limits/lower": MANAGED,
     "api/t/<slug>/limits/lower/<lower_id>": MANAGED,

@@ -13,6 +13,7 @@ from channels.db import database_sync_to_async
 from channels.routing import URLRouter
 from channels.testing import WebsocketCommunicator
 from django.contrib.auth.models import AnonymousUser
+from django.test import Client
 
 from chatapp.accounts.models import User
 from chatapp.api import team_memory
@@ -20,8 +21,8 @@ from chatapp.api.routing import session_sockets
 from chatapp.chat.services import ask
 from chatapp.limits.models import Plan, TenantLimits
 from chatapp.streaming.tables import tables
-from chatapp.tenants.models import Membership, Role
-from chatapp.tenants.services import add_member
+from chatapp.tenants.models import KeyScope, Membership, Role
+from chatapp.tenants.services import add_member, create_api_key
 from engine import occupancy_wire as wire
 from engine import protocol
 from engine.occupancy_wire import Figures, Row
@@ -116,6 +117,27 @@ async def test_a_team_sees_its_own_blocks_as_they_change_and_hears_nothing_of_wh
         await looker.until(used=0)
     said = "".join(looker.heard)
     assert not [word for word in (them, "theirs", "vault", "Other", '"number"', "at_ms") if word in said]
+
+
+def test_a_program_with_the_right_key_reads_the_same(
+    team: Team, strangers: Team, worker: Publisher, server: redis.Redis
+) -> None:
+    us, them = str(team.tenant.pk), str(strangers.tenant.pk)
+    generation = ask(access=team.member, text="The vault opens at nine.")
+    worker.whole([OURS, INSTRUCTIONS, THEIRS], tenants=[us, them], rows=[row(1, 1, [2])])
+    worker.change({0: OURS}, rows=[row(2, 0, [0], str(generation.pk))])
+    Publisher(server, "w2", model=worker.model).beat()
+    key = create_api_key(tenant=team.tenant, name="Watcher", scopes=[KeyScope.USAGE])[1]
+    reply = Client().get("/api/t/acme/memory", headers={"Authorization": f"Bearer {key}"})
+    first, second = reply.json()["engines"]
+    assert [(run["kind"], run["held"]) for run in first["memory"]["cells"]] == [("team", 0), ("own", 1)]
+    (running,) = first["memory"]["sequences"]
+    assert (running["id"], running["kind"], running["assistant"]) == (str(generation.pk), "chat", "Assistant")
+    assert running["table"] == [[1, 1]]
+    assert (second["id"], second["memory"]) == ("w2", None)
+    assert them.encode() not in reply.content
+    reply = Client().get("/api/t/acme/memory", headers={"Authorization": f"Bearer {team.secret}"})
+    assert reply.status_code == 403
 
 
 async def test_a_second_engine_another_model_and_the_quota_of_each(

@@ -18,6 +18,7 @@ from chatapp.api.product import (
     library,
     limits,
     members,
+    memory,
     moving,
     prompts,
     shares,
@@ -38,6 +39,7 @@ api.add_router("", audit.router)
 api.add_router("", keys.router)
 api.add_router("", usage.router)
 api.add_router("", dashboard.router)
+api.add_router("", memory.router)
 api.add_router("", data.router)
 api.add_router("", prompts.router)
 api.add_router("", sign_in.router)
