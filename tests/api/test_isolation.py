@@ -454,3 +454,34 @@ def test_the_operators_socket_lets_no_tenant_in(stack: Stack, browser: Any) -> N
         with pytest.raises(ConnectionClosed):
             connection.recv(timeout=10)
         assert connection.close_code == 4403
+
+
+def test_a_teams_memory_comes_to_its_own_admins_and_their_pages_alone(stack: Stack, browser: Any) -> None:
+    """P11: neither strangers nor members are let in, nor anybody's browser from another site's page; and what does come
+    names nobody else."""
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
+
+    slug = stack.demo["tenants"][0]["slug"]
+    found = rows(stack, "SELECT id FROM tenants_tenant WHERE slug != ?", slug)
+    others = [str(uuid.UUID(pk)) for (pk,) in found]
+    assert others
+    for tenant, who, origin, close in (
+        (1, "admin", stack.url, 4403),
+        (0, "member", stack.url, 4403),
+        (0, "admin", "https://elsewhere.example", 4403),
+        (0, "admin", stack.url, None),
+    ):
+        account: Browser = browser(tenant, who)
+        cookie = "; ".join(f"{name}={value}" for name, value in account.http.cookies.items())
+        url = f"{stack.ws_url}/ws/t/{slug}/memory"
+        with connect(url, additional_headers={"Cookie": cookie}, origin=origin) as connection:  # type: ignore[arg-type]
+            told = str(connection.recv(timeout=10))
+            if close is None:
+                assert json.loads(told)["type"] == "memory"
+                assert not [one for one in others if one in told]
+                continue
+            assert json.loads(told)["type"] == "error"
+            with pytest.raises(ConnectionClosed):
+                connection.recv(timeout=10)
+            assert connection.close_code == close
