@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from chatapp.metrics import views
-from ops.run import counting, made_once
+from ops.run import counting, environment, made_once
 from tests.conftest import ROOT
 from tests.metrics.conftest import samples
 
@@ -89,6 +89,32 @@ def test_a_token_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
     assert made_once(path) == token
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert made_once(tmp_path / "another") != token
+
+
+def test_make_run_has_metrics_ready_and_production_only_with_a_token_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [*os.environ]:
+        if name.startswith("OCTAVO_"):
+            monkeypatch.delenv(name)
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1/0")
+
+    def env() -> tuple[str | None, str | None]:
+        found = environment(tmp_path, tmp_path, "127.0.0.1", 8000, {"m": "/models/m"})
+        return found.get("OCTAVO_METRICS_TOKEN"), found.get("OCTAVO_WORKER_METRICS_PORT")
+
+    token, port = env()
+    assert (token, port) == ((tmp_path / "metrics_token").read_text(), "0")
+    monkeypatch.setenv("OCTAVO_METRICS_TOKEN", "one that was chosen")
+    monkeypatch.setenv("OCTAVO_WORKER_METRICS_PORT", "9100")
+    assert env() == ("one that was chosen", "9100")
+    monkeypatch.delenv("OCTAVO_METRICS_TOKEN")
+    monkeypatch.delenv("OCTAVO_WORKER_METRICS_PORT")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "chatapp.settings.production")
+    assert env() == (None, None), "a worker would not start without a token"
+    monkeypatch.setenv("OCTAVO_METRICS_TOKEN_FILE", str(tmp_path / "metrics_token"))
+    assert env() == (None, "0")
 
 
 @pytest.mark.parametrize(("token", "starts"), [("x" * 31, False), ("x" * 32, True)])
