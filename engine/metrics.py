@@ -59,7 +59,7 @@ class WorkerCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        yield self._info()
+        yield from self._info()
         yield from self._requests()
         yield from self._memory()
         yield from self._tokens()
@@ -85,8 +85,13 @@ class WorkerCollector(Collector):
 
     # --- what there is --------------------------------------------------------------------------------------------
 
-    def _info(self) -> Metric:
+    def _info(self) -> Iterator[Metric]:
         details = self._details()
+        build = GaugeMetricFamily(
+            "octavo_build_info", "Which version runs; always 1.", labels=["model_name", "version"]
+        )
+        build.add_metric([details.model, details.version], 1)
+        yield build
         labels = {
             "model_name": details.model,
             "device": details.device,
@@ -98,7 +103,7 @@ class WorkerCollector(Collector):
             "octavo_cache_config_info", "What the KV pool is made of; always 1.", labels=[*labels]
         )
         family.add_metric([*labels.values()], 1)
-        return family
+        yield family
 
     def _requests(self) -> Iterator[Metric]:
         details = self._details()
