@@ -194,24 +194,25 @@ def chromium() -> None:
     step("Installing Chromium for the browser tests", CACHE / "chromium.stamp", "1", work)
 
 
-def promtool() -> None:
-    """Prometheus's checker, for the tests of what is in deploy/: out of Debian's package, of which nothing else is
-    wanted, so that nothing is installed. Where that cannot be had those tests are skipped."""
-    if shutil.which("promtool") or not shutil.which("dpkg-deb") or not shutil.which("apt-get") or os.geteuid() != 0:
+def prometheus() -> None:
+    """Prometheus and its checker, for the tests of what is in deploy/: the two programs out of Debian's package, whose
+    service nobody wants here, so nothing is installed. Where that cannot be had those tests are skipped."""
+    programs = ("prometheus", "promtool")
+    if all(map(shutil.which, programs)) or not all(map(shutil.which, ("apt-get", "dpkg-deb"))) or os.geteuid() != 0:
         return
-    tool = CACHE / "promtool"
 
     def work() -> None:
         folder = CACHE / "download-prometheus"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         call(["apt-get", "update", "-qq"], "Reading Debian's package lists")
-        call(["apt-get", "download", "-qq", "prometheus"], "Downloading Prometheus's checker", cwd=folder)
-        call(["dpkg-deb", "-x", next(folder.glob("*.deb")), folder / "package"], "Unpacking Prometheus's checker")
-        (folder / "package" / "usr" / "bin" / "promtool").replace(tool)
+        call(["apt-get", "download", "-qq", "prometheus"], "Downloading Prometheus", cwd=folder)
+        call(["dpkg-deb", "-x", next(folder.glob("*.deb")), folder / "package"], "Unpacking Prometheus")
+        for program in programs:
+            (folder / "package" / "usr" / "bin" / program).replace(CACHE / program)
         shutil.rmtree(folder)
 
-    step("Fetching Prometheus's checker for the tests", CACHE / "promtool.stamp", "1", work)
+    step("Fetching Prometheus for the tests", CACHE / "prometheus.stamp", "1", work)
 
 
 def main() -> int:
@@ -237,7 +238,7 @@ def main() -> int:
                 default_model()
             if options.dev:
                 chromium()
-                promtool()
+                prometheus()
         except SetupError as error:
             print(f"Set-up stopped. {error}", file=sys.stderr)
             return 1

@@ -42,6 +42,10 @@ _watching: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = We
 
 
 def counted(application: Application) -> Application:
+    for name in (*SOCKETS.values(), "memory"):  # else there would be none of it until the first one
+        figures.sockets_open.labels(name)
+        figures.sockets_opened.labels(name)
+
     async def wrapped(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
         if loop not in _watching:

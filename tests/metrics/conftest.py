@@ -67,10 +67,14 @@ class Promtool:
         return said
 
 
+def program(name: str) -> str:
+    path = shutil.which(name) or shutil.which(str(ROOT / ".cache" / name))
+    if path is None:
+        assert os.environ.get("CI") != "true", f"set-up fetched no {name}"
+        pytest.skip(f"{name} is not installed: as root on Debian, make setup-dev fetches it")
+    return path
+
+
 @pytest.fixture(scope="session")
 def promtool() -> Promtool:
-    path = shutil.which("promtool") or shutil.which(str(ROOT / ".cache" / "promtool"))
-    if path is None:
-        assert os.environ.get("CI") != "true", "set-up fetched no promtool"
-        pytest.skip("promtool is not installed: as root on Debian, make setup-dev fetches it")
-    return Promtool(path)
+    return Promtool(program("promtool"))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import urllib.error
+import urllib.parse
 import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.sync.client import connect
 
 from tests.conftest import ROOT
-from tests.metrics.conftest import Promtool, samples
-from tests.metrics.test_deploy import names
-from tests.stack import Stack, wait_for
+from tests.metrics.conftest import Promtool, program, samples
+from tests.metrics.test_deploy import PROMETHEUS, charts, names
+from tests.stack import Stack, free_port, wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 TYPE = re.compile(r"^# TYPE (octavo_\w+) ", re.MULTILINE)
@@ -34,6 +40,73 @@ def ask(stack: Stack, text: str) -> str:
     )
     with urllib.request.urlopen(request, timeout=60) as reply:
         return str(json.load(reply)["choices"][0]["message"]["content"])
+
+
+@pytest.fixture
+def prometheus(stack: Stack, tmp_path: Path) -> Iterator[str]:
+    """Prometheus itself, with the configuration in deploy/ and the addresses of this product; where it is."""
+    for file in PROMETHEUS.iterdir():
+        text = (
+            file.read_text()
+            .replace("127.0.0.1:8000", f"127.0.0.1:{stack.port}")
+            .replace("interval: 15s", "interval: 1s")
+        )
+        (tmp_path / file.name).write_text(text)
+    (tmp_path / "metrics_token").write_text((stack.data / "metrics_token").read_text())
+    port = free_port()
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                program("prometheus"),
+                f"--config.file={tmp_path / 'prometheus.yml'}",
+                f"--storage.tsdb.path={tmp_path / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    yield f"http://127.0.0.1:{port}/api/v1"
+    process.kill()
+    process.wait()
+
+
+def told(api: str, path: str) -> Any:
+    try:
+        with urllib.request.urlopen(f"{api}/{path}", timeout=10) as reply:
+            return json.load(reply)["data"]
+    except urllib.error.URLError:  # it is still starting
+        return {}
+
+
+def test_prometheus_finds_web_and_worker_and_every_chart_shows_something(stack: Stack, prometheus: str) -> None:
+    """Nothing else shows that tokens and addresses of the configuration are what Prometheus takes them for."""
+
+    def both() -> bool:
+        """Prometheus reads the web and the worker."""
+        targets = told(prometheus, "targets").get("activeTargets", [])
+        return {(target["labels"]["job"], target["health"]) for target in targets} == {
+            ("octavo-web", "up"),
+            ("octavo-worker", "up"),
+        }
+
+    wait_for(both, 60)
+
+    def empty() -> list[str]:
+        found = []
+        for chart in charts():
+            exprs = [target["expr"].replace("$__rate_interval", "1m") for target in chart["targets"]]
+            asked = [urllib.parse.urlencode({"query": expr.replace("$model", ".*")}) for expr in exprs]
+            if not any(told(prometheus, f"query?{query}")["result"] for query in asked):
+                found.append(chart["title"])
+        return found
+
+    ask(stack, WORDS)
+    # What speaks of faults, or of sockets that end, has nothing to show where there were none.
+    wait_for(lambda: set(empty()) <= {"Alerts", "Sockets that end"}, 30)
+    spoken = [alert["labels"] for alert in told(prometheus, "alerts")["alerts"] if alert["state"] == "firing"]
+    assert [labels["alertname"] for labels in spoken if labels["severity"] == "page"] == []
+    rules = told(prometheus, "rules")["groups"][0]["rules"]
+    assert [rule["name"] for rule in rules if rule["health"] != "ok"] == []
 
 
 def test_all_that_alerts_and_charts_ask_for_is_said_by_the_running_product(stack: Stack, promtool: Promtool) -> None:
