@@ -62,7 +62,9 @@ ORDER = [
         " connection that has not answered for 30. Send the frame ping when nothing has come for heartbeat_s, and"
         " reconnect when no pong comes. At expires_at the server closes with 1001, a minute after session.expiring."
         " Answers in conversations go on without a socket; stateless ones are stopped ten seconds after the last"
-        " socket that asked for them has gone.",
+        " socket that asked for them has gone. A handshake may bring an X-Request-Id, which the site's logs then have"
+        " in session_id's place, and a traceparent (W3C Trace Context): where traces are kept, its answers are a part"
+        " of that one.",
     ),
 ]
 

@@ -53,8 +53,10 @@ lives on without its caller, and is resumed behind any number by `starting_after
 for an hour behind its end (afterwards 410); another body with the same key is a 422. Where the first one ended without
 an answer, it begins anew.
 
-**Headers.** `x-request-id` is on every answer, your own where you sent one; `x-ratelimit-limit-*`,
-`x-ratelimit-remaining-*` and `x-ratelimit-reset-*` say what is left of this minute's requests and tokens.
+**Headers.** `x-request-id` is on every answer, your own where you sent one: those who run this site find by it what
+became of a request. A `traceparent` (W3C Trace Context) makes it a part of your trace, where they keep traces.
+`x-ratelimit-limit-*`, `x-ratelimit-remaining-*` and `x-ratelimit-reset-*` say what is left of this minute's requests
+and tokens.
 """
 
 ERRORS = {

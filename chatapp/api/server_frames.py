@@ -53,7 +53,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class SessionCreated(ServerFrame, frozen=True, kw_only=True, tag="session.created"):
     """The first frame of every socket that may go on."""
 
-    session_id: Annotated[str, Meta(description="An id of this socket, for questions about it.")]
+    session_id: Annotated[
+        str,
+        Meta(description="An id of this socket, for questions about it: each frame is logged as this id/its number."),
+    ]
     limits: Limits
     heartbeat_s: Annotated[
         float, Meta(description="Send a ping when nothing has come for so long, and reconnect when nothing answers.")
