@@ -34,7 +34,7 @@ from engine.tracing import Part
 
 log = structlog.get_logger(__name__)
 
-END_S = 2.0
+END_S = 1.0
 SAY_EVERY_S = 60.0
 KINDS = {kind.name.lower(): kind for kind in SpanKind}
 

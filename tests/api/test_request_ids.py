@@ -15,11 +15,12 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.test import AsyncClient
 
-from chatapp.audit.source import set_source, source
+from chatapp.audit.source import on_behalf_of, set_source, source
 from chatapp.celery import _hand_on, _say_done, _take_up
 from chatapp.chat.models import Generation, State
 from chatapp.chat.reaper import reap
 from chatapp.logs import formatter
+from engine import tracing
 from engine.protocol import Delta, Finished, Part, Started
 from tests.api.inprocess import Engine, engine, http, make, prompt_headers, team
 from tests.api.sockets import line
@@ -225,3 +226,19 @@ def test_a_task_is_done_for_the_request_that_sent_it_and_the_next_one_is_not(lin
     _take_up(task_id="3", task=_Task({}, eager=True))
     assert source().request_id == "req_3", "what is done where it was sent stays in its own context"
     set_source(None, "")
+
+
+def test_a_task_is_a_part_of_its_sender_s_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting() as collector, keeping_traces(monkeypatch, collector.url):
+        headers: dict[str, Any] = {}
+        with tracing.span("submit", parent=CALLER), on_behalf_of("req_1"):
+            _hand_on(headers=headers)
+        sent = _Task(headers)
+        _take_up(task_id="1", task=sent)
+        assert tracing.trace_id() == TRACE
+        _say_done(task=sent, state="SUCCESS")
+        assert tracing.trace_id() == "", "the thread's next task is not a part of it"
+        found = collector.seen("submit", f"task {_Task.name}")
+        set_source(None, "")
+    assert found[f"task {_Task.name}"].parent == found["submit"].id
+    assert found[f"task {_Task.name}"].attributes == {"octavo.request_id": "req_1"}
