@@ -3,6 +3,7 @@
 
 import { commands } from "#octavo/commands.js";
 import { gettext } from "#octavo/i18n.js";
+import { beingAnswered } from "#octavo/refusals.js";
 import { toast } from "#octavo/toast.js";
 import { placeOf, shown } from "#octavo/tree.js";
 
@@ -26,7 +27,7 @@ export function install(workspace) {
 
   /** Ask in the shown conversation, unless it is being answered; what is asked is at the end of what is shown. */
   function ask(work) {
-    if (!isFree()) return toast(gettext("This conversation is being answered; wait for the end or stop it."));
+    if (!isFree()) return toast(beingAnswered());
     workspace.refusal.hide();
     work(workspace.current);
     log.toEnd();
@@ -40,7 +41,7 @@ export function install(workspace) {
 
     edit: (question, text) => {
       if (isFree()) return ask((conversation) => session.edit(conversation, question, text));
-      toast(gettext("This conversation is being answered; wait for the end or stop it."));
+      toast(beingAnswered());
       log.views.get(question)?.edit(text);
     },
 

@@ -5,6 +5,7 @@ import { enterBreaks, fit } from "#octavo/box.js";
 import { h, icon } from "#octavo/dom.js";
 import { byteLength, bytes, count } from "#octavo/format.js";
 import { fill, gettext } from "#octavo/i18n.js";
+import { beingAnswered } from "#octavo/refusals.js";
 
 // What the frame around a text needs at most.
 const FRAME_BYTES = 1024;
@@ -138,7 +139,7 @@ export class Composer {
       return;
     }
     if (this.answering) {
-      this.#hinder(gettext("The last answer is still being written. Wait for it or stop it; your text stays here."));
+      this.#hinder(beingAnswered());
     } else if (this.#size(text) > this.maxBytes) this.#tooLong(text, gettext("This text"));
     else if (hindrance) this.#hinder(hindrance);
     else {

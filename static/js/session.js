@@ -8,8 +8,8 @@
 
 import { LIVE, statusOf } from "#octavo/answer.js";
 import { titleOf } from "#octavo/format.js";
-import { gettext } from "#octavo/i18n.js";
 import { newId } from "#octavo/octavo.js";
+import { beingAnswered } from "#octavo/refusals.js";
 import { endOf, leafBeside, shown, shownAs } from "#octavo/tree.js";
 import { Unsent } from "#octavo/unsent.js";
 
@@ -18,7 +18,7 @@ const RELOADS = 2;
 /** What the server would say, too. */
 const busy = () => ({
   code: "conversation_busy",
-  message: gettext("This conversation is being answered; wait for the end or stop it."),
+  message: beingAnswered(),
   retryable: true,
 });
 

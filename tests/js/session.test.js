@@ -4,6 +4,7 @@ import { after, test } from "node:test";
 import { Octavo } from "#octavo/octavo.js";
 import { Session } from "#octavo/session.js";
 import { placeOf, shown } from "#octavo/tree.js";
+import { beingAnswered } from "#octavo/refusals.js";
 import { Unsent } from "#octavo/unsent.js";
 
 /** What a browser keeps, as far as the session uses it. */
@@ -514,6 +515,7 @@ test("what is asked while an answer runs comes back at once and is not lost", ()
   tab.session.ask(conversation, "Now?");
   const { kind, text, error } = tab.changes.at(-1);
   assert.deepEqual([kind, text, error.code], ["rejected", "Now?", "conversation_busy"]);
+  assert.equal(error.message, beingAnswered(), "as it is said everywhere");
   assert.equal(tab.sent.length, sent);
 });
 
