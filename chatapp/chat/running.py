@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import redis.exceptions
 from django.db import transaction
+from django.db.models import Min, QuerySet
 from django.utils.translation import gettext as _
 
 from chatapp.audit.services import record
@@ -16,12 +17,15 @@ from chatapp.chat import used
 from chatapp.chat.models import UNFINISHED, Generation
 from chatapp.errors import NotFound, Unavailable
 from chatapp.ids import parse_id
+from chatapp.limits.models import Reservation
 from chatapp.streaming import cancel as streaming_cancel
 from chatapp.streaming.workers import doing
 from chatapp.tenants.access import Access
 from chatapp.tenants.permissions import Permission
 
 MOST = 50
+# A generation and its reservation are written in one transaction, either first.
+RESERVED_WITHIN = timedelta(minutes=1)
 STOPPED = ("cancelled", "cancelling")
 
 
@@ -40,17 +44,27 @@ class Running:
     model: str
 
 
+def under_way(access: Access) -> QuerySet[Generation]:
+    """Those since the oldest that holds a reservation: to look through all that a team has ever asked for what has not
+    ended takes a second where that is much, and people look every few seconds."""
+    access.require(Permission.READ_DASHBOARD)
+    oldest = Reservation.objects.filter(tenant=access.tenant).aggregate(at=Min("created_at"))["at"]
+    if oldest is None:
+        return Generation.objects.none()
+    since = oldest - RESERVED_WITHIN
+    return Generation.objects.filter(tenant=access.tenant, created_at__gte=since, state__in=UNFINISHED)
+
+
 def count(access: Access) -> int:
     """How many answers of the team wait or run now."""
-    access.require(Permission.READ_DASHBOARD)
-    return Generation.objects.filter(tenant=access.tenant, state__in=UNFINISHED).count()
+    return under_way(access).count()
 
 
 def running_now(access: Access, most: int = MOST) -> list[Running]:
-    """The oldest first. Two reads of the database, and one of Redis."""
-    access.require(Permission.READ_DASHBOARD)
-    found = Generation.objects.filter(tenant=access.tenant, state__in=UNFINISHED).defer("request")
-    rows = list(found.select_related("prompt_version__prompt").order_by("created_at", "pk")[:most])
+    """The oldest first. A few reads of the database, and one of Redis."""
+    rows = list(
+        under_way(access).defer("request").select_related("prompt_version__prompt").order_by("created_at", "pk")[:most]
+    )
     names = used.names({row.principal for row in rows}) if access.may(Permission.READ_USAGE) else None
     states = _states([row.pk for row in rows])
     return [

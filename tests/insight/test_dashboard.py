@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 import time_machine
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
@@ -22,6 +23,7 @@ from chatapp.chat.services import ask
 from chatapp.errors import Forbidden, NotFound
 from chatapp.insight import tables
 from chatapp.insight.tables import Table
+from chatapp.limits.models import Reservation
 from chatapp.prompts.models import SystemPrompt
 from chatapp.prompts.services import publish
 from chatapp.tenants.access import Access, access_for_user
@@ -283,6 +285,16 @@ def test_what_runs_now_says_who_waits_and_who_is_answered(
     assert {r.state for r in running.running_now(team.owner)} == {"waiting"}, "Redis knows of nothing"
     with pytest.raises(Forbidden):
         running.running_now(team.member)
+
+
+def test_what_has_ended_is_not_looked_through_for_what_runs(team: Team) -> None:
+    """Pages look every few seconds, however many answers a team has had."""
+    ask(access=team.member, text="Hello")
+    if connection.vendor == "sqlite":
+        assert "generation_usage (tenant_id=? AND created_at>?)" in running.under_way(team.owner).explain()
+    assert running.count(team.owner) == 1
+    Reservation.objects.all().delete()
+    assert running.count(team.owner) == 0
 
 
 def test_names_are_for_those_who_may_know_who_uses_what(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
