@@ -6,15 +6,16 @@ import { language } from "#octavo/i18n.js";
 
 const DAY = 86_400;
 
-/** Each series' values as they are drawn: those that stack stand on the shown ones before them; what is not shown is null. */
-export function drawn(series, shown) {
+/** Each series' values as they are drawn: those that stack stand on the shown ones before them; what is not shown is null.
+   With `bars`, so is what adds nothing: a bar right behind another one would show at its edges. */
+export function drawn(series, shown, bars = false) {
   let below = null;
   return series.map(({ values, stack }, index) => {
     if (!shown[index]) return values.map(() => null);
     if (!stack) return values;
-    const here = below ? values.map((value, at) => (value ?? 0) + below[at]) : values.map((value) => value ?? 0);
+    const here = values.map((value, at) => (value ?? 0) + (below?.[at] ?? 0));
     below = here;
-    return here;
+    return bars ? here.map((sum, at) => (values[at] ? sum : null)) : here;
   });
 }
 

@@ -135,7 +135,7 @@ class Plot {
   }
 
   #data() {
-    const values = drawn(this.#series, this.#shown);
+    const values = drawn(this.#series, this.#shown, this.#options.bars);
     const x = this.#options.even ? this.#times.map((_, index) => index) : this.#times;
     return [x, ...this.#order().map((index) => values[index])];
   }

@@ -32,6 +32,15 @@ test("what stacks stands on the shown ones before it, and a line keeps its own v
   ]);
 });
 
+test("a bar that adds nothing is none, and those above stand where they would", () => {
+  const series = [
+    { values: [1, 2], stack: true },
+    { values: [0, 3], stack: true },
+    { values: [4, null], stack: true },
+  ];
+  assert.deepEqual(drawn(series, [true, true, true], true), [[1, 2], [null, 5], [5, null]]);
+});
+
 test("zero is a value, gaps are none", () => {
   assert.equal(hasValues([{ values: [null, undefined] }, { values: [] }]), false);
   assert.equal(hasValues([{ values: [null] }, { values: [0] }]), true);
