@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Page, WebSocketRoute
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from bench.made_pool import MadePool
 from chatapp.accounts.models import User
+from engine import occupancy_wire as wire
 from engine.protocol import WorkerDetails
 from tests.browser.served import ORIGIN, Served, beside_playwright
 from tests.tenants.people import log_in
@@ -204,11 +205,9 @@ def test_the_time_line_shows_the_pool_as_it_was_and_says_where_history_ends(page
     operators.live("worker-a", 120, passed_ms=10_000)
     opened(page, operators)
     expect(figure(page, "used")).to_have_text(str(pool.figures().used))
+    expect(page.locator("#sequences tr").first).to_be_visible()  # all is said, and nothing moves any more
     chart = page.locator("#time-line .u-over")
-    chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
-    assert box is not None
-    page.mouse.click(box["x"] + box["width"] / 4, box["y"] + 20)
+    chart.click(position={"x": chart.evaluate("over => over.clientWidth / 4"), "y": 20})
     expect(page.locator("#go-live")).to_have_attribute("aria-pressed", "false")
     page.wait_for_function("document.getElementById('occupancy').dataset.state === 'past'")
     asked = [frame for frame in operators.asked if frame["type"] == "at"][-1]["at_ms"]
@@ -268,7 +267,7 @@ def test_workers_come_and_go_and_the_last_picture_of_one_stays(page: Page, pictu
     assert drawn(page) > 4
     picture(page)
     page.get_by_role("button", name="Watch worker-b").click()
-    expect(figure(page, "used")).to_have_text(str(operators.pools["worker-b"].figures().used))
+    expect(figure(page, "used")).to_have_text(str(operators.points["worker-b"][-1]["figures"]["used"]))
     operators.alive = []
     operators.say_workers()
     expect(page.locator("#about")).to_contain_text("gone")
