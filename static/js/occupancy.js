@@ -32,6 +32,7 @@ const SLACK_MS = 2000;
 const $ = (id) => document.getElementById(id);
 const place = $("occupancy");
 
+const wanted = new URLSearchParams(location.search).get("worker"); // by the link that led here
 let workers = []; // alive, and the one that is watched though it is gone
 let names = {};
 let watched = null;
@@ -125,7 +126,7 @@ function listWorkers(frame) {
   // The last picture of one that is gone stays, and its history with it; an empty page would say less.
   if (lost && feed.table.head) workers = [{ ...before, gone: true }, ...workers];
   else if (lost || !watched) watched = null;
-  if (!watched && workers.length) watch(workers[0].id);
+  if (!watched && workers.length) watch((workers.find(({ id }) => id === wanted) ?? workers[0]).id);
   tell();
 }
 

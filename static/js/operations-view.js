@@ -102,7 +102,7 @@ function worker(one, rate, places) {
   const what = [one.model, one.host, one.device, one.threads > 0 && many(one.threads, "thread"), one.dtype, one.version && `version ${one.version}`];
   return h("li", { "data-key": one.id, class: "worker" },
     h("div", { class: "head" },
-      h("h3", {}, h("a", { href: places.blocks, text: one.id, title: "Its block table" })),
+      h("h3", {}, h("a", { href: `${places.blocks}?worker=${encodeURIComponent(one.id)}`, text: one.id, title: "Its block table" })),
       button(one, places)),
     state(one),
     h("p", { class: "quiet", text: what.filter(Boolean).join(" · ") }),
@@ -114,7 +114,7 @@ function worker(one, rate, places) {
       fact("Steps", count(one.steps), h("small", { text: speed.filter(Boolean).join(", ") })),
       fact("Preempted", count(one.preemptions)),
       fact("Heartbeat", ago(one.beat_s)),
-      one.started_ms > 0 && fact("Up", time(new Date(one.started_ms).toISOString()))));
+      one.started_ms > 0 && fact("Started", time(new Date(one.started_ms).toISOString()))));
 }
 
 /** A form, so that it works by keyboard and touch as all buttons do; the page gives it its token. */

@@ -104,9 +104,9 @@ def page(browser: Browser, complaints: list[str], request: pytest.FixtureRequest
     context.close()
 
 
-def opened(page: Page, operators: Operators) -> Page:
+def opened(page: Page, operators: Operators, query: str = "") -> Page:
     page.route_web_socket("**/ws/ops/occupancy", operators.answer)
-    page.goto("/admin/occupancy/")
+    page.goto(f"/admin/occupancy/{query}")
     return page
 
 
@@ -271,6 +271,17 @@ def test_workers_come_and_go_and_the_last_picture_of_one_stays(page: Page, pictu
     operators.alive = []
     operators.say_workers()
     expect(page.locator("#about")).to_contain_text("gone")
+
+
+@pytest.mark.parametrize(("query", "shown"), [("?worker=worker-b", "worker-b"), ("?worker=gone", "worker-a")])
+def test_a_link_names_the_worker_that_is_shown_first(page: Page, query: str, shown: str) -> None:
+    operators = Operators(MadePool("worker-a", 200, list(TEAMS)), MadePool("worker-b", 120, ["t-2"]))
+    for worker in operators.alive:
+        operators.live(worker, 3)
+    opened(page, operators, query)
+    chosen = page.locator("#lanes button", has_text=shown)
+    expect(chosen).to_have_attribute("aria-pressed", "true")
+    expect(figure(page, "used")).to_have_text(str(operators.pools[shown].figures().used))
 
 
 @pytest.mark.parametrize("page", [{"viewport": {"width": 390, "height": 844}, "has_touch": True}], indirect=True)
