@@ -43,7 +43,7 @@ EVERY_S = 0.25
 ENGINES_EVERY_S = 2.0
 # Making views takes at most one in so many seconds; so rarely they are made at most.
 SHARE = 20
-RARELY_S = 5.0
+RARELY_S = 10.0
 UNKNOWN = Answer("", "")
 PING = b'{"type":"ping"}'
 

@@ -114,8 +114,10 @@ class _Block:
         self.children: list[int] = []
         self.sort = _Sort()
 
-    def run(self, size: int) -> Run:
-        return Run(NAMES[self.kind], self.held, size - self.filled, self.pinned, self.host, self.since)
+    @property
+    def look(self) -> tuple[int, int, int, bool, bool, int]:
+        """What is said of it, but for its place."""
+        return self.kind, self.held, self.filled, self.pinned, self.host, self.since
 
 
 def view(table: Table, tenant: str) -> View | None:
@@ -148,7 +150,10 @@ def view(table: Table, tenant: str) -> View | None:
         saved=sum(held) - len(held),
         room=sum(max(0, sum(block >= 0 for block in row.blocks) * size - _behind(row, size)) for row in rows),
         instructions=instructions,
-        cells=[_times(run, len(list(same))) for run, same in groupby(blocks[number].run(size) for number in cells)],
+        cells=[
+            Run(NAMES[kind], held, size - filled, pinned, host, since, len(list(same)))
+            for (kind, held, filled, pinned, host, since), same in groupby(blocks[number].look for number in cells)
+        ],
         sequences=[_sequence(row, at) for row in rows],
     )
 
@@ -156,10 +161,6 @@ def view(table: Table, tenant: str) -> View | None:
 def _behind(row: Row, size: int) -> int:
     """Tokens in the blocks that a sequence still has."""
     return row.tokens - size * sum(block < 0 for block in row.blocks)
-
-
-def _times(run: Run, blocks: int) -> Run:
-    return msgspec.structs.replace(run, blocks=blocks)
 
 
 def _sequence(row: Row, at: dict[int, int]) -> Sequence:
@@ -239,16 +240,16 @@ def _in_order(blocks: dict[int, _Block], numbers: set[int], rank: Callable[[_Blo
         (blocks[up].children if up in numbers else roots).append(number)
     for number in reversed(list(_walk(blocks, roots))):
         block = blocks[number]
-        block.children.sort(key=lambda child: blocks[child].sort)
+        pins, best, count, first = -block.pinned, rank(block), -1, block.first
+        if len(block.children) > 1:
+            block.children.sort(key=lambda child: blocks[child].sort)
         below = [blocks[child].sort for child in block.children]
-        what = block.kind, block.held, block.filled, block.pinned, block.host, block.since, block.first
-        block.sort = _Sort(
-            pins=sum(sort.pins for sort in below) - block.pinned,
-            rank=min([rank(block), *(sort.rank for sort in below)]),
-            blocks=sum(sort.blocks for sort in below) - 1,
-            first=min([block.first, *(sort.first for sort in below)]),
-            what=hash((what, tuple(below))),
-        )
+        for sort in below:
+            pins += sort.pins
+            best = min(best, sort.rank)
+            count += sort.blocks
+            first = min(first, sort.first)
+        block.sort = _Sort(pins, best, count, first, hash((block.look, block.first, *below)))
     roots.sort(key=lambda root: blocks[root].sort)
     return list(_walk(blocks, roots))
 
