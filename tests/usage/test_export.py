@@ -83,7 +83,7 @@ def test_no_name_is_a_formula_to_a_spreadsheet(team: Team) -> None:
 
 @given(st.text(max_size=40))
 def test_whatever_a_name_is_csv_gives_it_back_and_begins_no_formula(name: str) -> None:
-    out = "".join(export._csv({"name": lambda row: row}, iter([[name]]), ""))
+    out = "".join(export.csv_parts({"name": lambda row: row}, iter([[name]]), ""))
     header, *rows = list(csv.reader(io.StringIO(out, newline="")))
     assert header == ["name"]
     (cell,) = rows[0] if rows and rows[0] else ("",)
