@@ -34,12 +34,12 @@ export class BlockCard {
   #place({ left, top, size, board }) {
     const { offsetWidth: width, offsetHeight: height } = this.card;
     const right = left + size + GAP;
-    let x = right + width < innerWidth - 8 ? right : Math.max(left - width - GAP, 8);
+    let x = right + width < innerWidth - 8 ? right : Math.max(left - width - GAP, Math.min(board.left, innerWidth - width - 8));
     let y = Math.max(8, Math.min(top + size / 2 - height / 2, innerHeight - height - 8));
     // Below the board no block is hidden, where that is near enough.
     const below = board.bottom + GAP;
     if (below - top < NEAR && below + height < innerHeight - 8) {
-      x = Math.max(8, Math.min(left + size / 2 - width / 2, innerWidth - width - 8));
+      x = Math.max(8, board.left - GAP, Math.min(left + size / 2 - width / 2, innerWidth - width - 8));
       y = below;
     }
     // A block that was scrolled out of sight takes its card along.
