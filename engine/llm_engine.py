@@ -561,7 +561,7 @@ class LLMEngine:
         return snapshot.counters(self)
 
     def snapshot(self) -> dict[str, Any]:
-        """The block table as lists: the fields of `protocol.Snapshot` except worker and at_ms."""
+        """The block table as lists; engine.snapshot says of what."""
         return snapshot.take(self.pool, self.scheduler, self.block_size, self.counters())
 
     def check_integrity(self) -> None:

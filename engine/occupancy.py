@@ -44,6 +44,8 @@ from engine.sequence import GONE, Sequence, SequenceState
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
 
+EVERY_S = 0.2
+SHARE = 0.01  # of the engine loop's time, at most
 CHANGES = 255
 """Frames between two whole ones at most: who comes later has to read all since the last."""
 WHOLE_EVERY_MS = 60_000
@@ -68,6 +70,22 @@ class _Said:
 
     tokens: int
     blocks: list[int]
+
+
+class Pace:
+    """How long after a frame the next one may be made: five a second, and so that all take a small share of the time.
+
+    One that took unusually long counts for little: the interpreter looked for garbage meanwhile, or a team was
+    forgotten. Several of them do count.
+    """
+
+    def __init__(self) -> None:
+        self._usual_s = 0.0
+
+    def wait_s(self, took_s: float) -> float:
+        self._usual_s += (min(took_s, 8 * self._usual_s + 0.001) - self._usual_s) / 2
+        # Those who encode and compress it spend up to as long again.
+        return max(EVERY_S, 2 * self._usual_s / SHARE)
 
 
 class Occupancy:

@@ -756,29 +756,6 @@ class WorkerDetails(msgspec.Struct, kw_only=True):
     preemptions: int = 0
 
 
-class Snapshot(msgspec.Struct, kw_only=True):
-    """The block table at one moment, JSON in field `snapshot` of `octavo:occupancy:{worker}`.
-
-    Arrays are indexed by physical block. `state`: 0 free, 1 cached (reference 0, hashed), 2 used. `tenant`: index into
-    `tenants`, -1 for none. `pinned` lists block ids. `running`/`waiting` count sequences by tenant. `lengths`: tokens
-    of each running sequence.
-    """
-
-    worker: str
-    at_ms: int
-    block_size: int
-    state: list[int]
-    refs: list[int]
-    tenant: list[int]
-    filled: list[int]
-    tenants: list[str]
-    pinned: list[int] = []
-    running: dict[str, int] = {}
-    waiting: dict[str, int] = {}
-    lengths: list[int] = []
-    counters: dict[str, float] = {}
-
-
 class MemoryRun(msgspec.Struct, frozen=True, omit_defaults=True):
     """Neighbouring blocks of a chat of which the same can be said.
 

@@ -1,7 +1,9 @@
-"""The block table at one moment, as plain lists for the operators' page.
+"""The block table at one moment, as plain lists: a look for whoever runs an engine without a worker.
 
-Reads the engine between two steps and changes nothing. The fields are those of `engine.protocol.Snapshot`, without
-the worker's name and the time, which the engine does not know.
+Reads the engine between two steps and changes nothing. Arrays are indexed by physical block. `state`: 0 free, 1 cached
+(reference 0, hashed), 2 used. `tenant`: index into `tenants`, -1 for none. `pinned` lists block ids. `running`,
+`waiting` count sequences by tenant. `lengths`: tokens of each running sequence. What a worker publishes is
+engine.occupancy's.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from engine import __version__, protocol, run_ends, wire_requests
 from engine.bus import Bus
 from engine.fairness import OUTPUT_COST, PROMPT_COST
 from engine.measures import Measures
-from engine.occupancy import Occupancy
+from engine.occupancy import Occupancy, Pace
 from engine.outbox import Said
 from engine.outputs import RequestRefused, StepOutput
 from engine.parts import PartWriter
@@ -59,8 +59,6 @@ IDLE_S = 1.0
 """How long an idle loop waits at most. A signal that comes between the interpreter's last look and the wait is seen
 only when the wait is over: SIGTERM went unheard for a minute that way."""
 DEADLINES_EVERY_S = 0.25
-FRAME_EVERY_S = 0.2
-FRAME_SHARE = 0.01  # of the engine loop's time, at most
 WHOLE_AGAIN_S = 2.0  # where frames were lost on their way
 STEPS = 32  # of whose time the mean is told, about
 FLUSH_S = 5.0  # to hand out the last events when the process ends
@@ -172,6 +170,7 @@ class Worker:
         self._drained = False  # an operator wants it to take nothing new
         self._deadlines_at = 0.0
         self._frame_at = 0.0
+        self._pace = Pace()
         self._at_ms = 0
         self._started_ms = int(time.time() * 1000)
         self._step_s = 0.0
@@ -633,9 +632,8 @@ class Worker:
         frame = self._occupancy.frame(self._at_ms, whole=lost, anew=anew)
         if frame is not None:
             self.bus.publish(frame)
-        # The bus's threads spend about as long again on encoding it.
-        cost = 2 * (time.monotonic() - now)
-        self._frame_at = now + max(WHOLE_AGAIN_S if lost else FRAME_EVERY_S, cost / FRAME_SHARE)
+        wait_s = self._pace.wait_s(time.monotonic() - now)
+        self._frame_at = now + max(WHOLE_AGAIN_S if lost else 0.0, wait_s)
 
 
 def _generation(request_id: str) -> str:

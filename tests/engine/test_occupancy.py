@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from engine.llm_engine import LLMEngine
-from engine.occupancy import CHANGES, WHOLE_EVERY_MS, Frame, Occupancy
+from engine.occupancy import CHANGES, EVERY_S, SHARE, WHOLE_EVERY_MS, Frame, Occupancy, Pace
 from engine.occupancy_wire import PINNED, PLATFORM, TEAM, Gap, Table, compress, decode_head, encode_head
 from engine.outputs import RequestRefused, StepError
 from engine.regions import PUBLIC_SALT, Region
@@ -224,3 +224,12 @@ def test_a_block_that_the_engine_itself_holds_is_fenced() -> None:
     engine.pool.release([block])
     follower.look()
     assert not full_look.cells_of(follower.table)[block][3]
+
+
+def test_frames_take_their_share_of_the_time_and_no_single_long_one_stops_them() -> None:
+    pace = Pace()
+    assert [pace.wait_s(0.0005) for _ in range(20)] == [EVERY_S] * 20
+    assert pace.wait_s(0.2) < 1.0, "something else went on meanwhile"
+    for _ in range(10):
+        wait_s = pace.wait_s(0.02)
+    assert 0.02 / wait_s < SHARE, "a large pool that changes all over is shown less often"
