@@ -29,7 +29,7 @@ RANDOM_SCALE = 1 / 64  # of nano-vllm's requests: four, since transformers takes
 SERVED = ["octavo", "llama-server", "transformers"]
 SECTIONS = ["steps", "chats", "prefix", "random"]  # of bench.engine
 TRANSPORT = "transport"
-OTHERS = ["scheduler", "fairness", "quality"]
+OTHERS = ["scheduler", "fairness", "quality", "occupancy"]
 ON_DEMAND = ["pages"]  # needs a Chromium, and says nothing of engines
 PEERS: dict[str, Callable[[], Column]] = {
     "llama-server": serve.llama_column,
