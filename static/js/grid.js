@@ -145,16 +145,14 @@ export class Grid {
   /** What has changed since: blocks in ascending order; null for all. */
   draw(changed) {
     if (!this.form || !this.colours) return;
-    if (changed === null) {
-      this.redraw();
-      return;
-    }
     const how = this.#how();
     const [from, to] = this.#sight();
     let top = Infinity;
     let bottom = -Infinity;
     let pointed = false;
-    for (const block of changed) {
+    const count = changed ? changed.length : this.table.total;
+    for (let place = 0; place < count; place += 1) {
+      const block = changed ? changed[place] : place;
       const key = keyOf(this.table, block, how);
       if (key === this.keys[block]) continue;
       this.keys[block] = key;

@@ -20,7 +20,7 @@ import { PoolFigures, swatch } from "#octavo/pool-figures.js";
 import { fillRows, row, say } from "#octavo/rows.js";
 import { clock, TimeLine } from "#octavo/time-line.js";
 
-const WORDS_EVERY_MS = 150;
+const WORDS_EVERY_MS = 250;
 // A row of the list of sequences is so high, and the list so many pixels, as occupancy.css has it.
 const ROW = 32;
 const SIGHT = 13 * ROW;
@@ -246,7 +246,7 @@ function shown(frame) {
 
 let due = []; // what changed since the last picture; null: all
 let waits = false;
-let tenants = null; // the list of them that colours and legend were made for
+let tenants = null; // the ids of them that colours and legend were made for
 let total = -1;
 let told = 0;
 let telling = null;
@@ -277,8 +277,9 @@ function drawNow() {
   if ($("live").hidden) tell();
   const all = due;
   due = [];
-  if (tenants !== table.tenants || total !== table.total) {
-    tenants = table.tenants;
+  const named = table.tenants.join();
+  if (tenants !== named || total !== table.total) {
+    tenants = named;
     total = table.total;
     grid.filter = filterByPlace();
     grid.show(table, hues());

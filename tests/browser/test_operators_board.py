@@ -16,6 +16,7 @@ from chatapp.accounts.models import User
 from engine import occupancy_wire as wire
 from engine.protocol import WorkerDetails
 from tests.browser.served import ORIGIN, Served, beside_playwright
+from tests.browser.test_axe import ALL, AXE, RUN
 from tests.tenants.people import log_in
 
 __all__ = ["beside_playwright"]
@@ -176,6 +177,8 @@ def test_an_operator_sees_blocks_change_and_goes_from_block_to_sequence_by_keys(
     entries = page.locator(".paged-text.chosen")
     expect(entries.filter(has_text=str(parent)).first).to_be_visible()
     picture(page)
+    page.evaluate(AXE)
+    assert page.evaluate(RUN, ["#content", ALL]) == []
 
     page.locator(".paged-scroll").focus()
     page.keyboard.press("Home")
