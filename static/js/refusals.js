@@ -7,7 +7,7 @@ import { gettext, language } from "#octavo/i18n.js";
 export const beingAnswered = () => gettext("This conversation is being answered; wait for the end or stop it.");
 
 const BY_CODE = {
-  conversation_busy: beingAnswered,
+  conversation_busy: () => beingAnswered(),
   context_too_long: () => gettext("This conversation is longer than the model can read at once. Begin a new chat."),
   context_length_exceeded: () =>
     gettext("This conversation is longer than the model can read at once. Begin a new chat."),
