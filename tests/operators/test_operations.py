@@ -100,7 +100,8 @@ def test_a_worker_is_shown_with_its_load_its_memory_and_its_heartbeat(server: re
     expected = {
         "id": "w1", "model": model, "state": "good", "says": "Takes requests", "host": "box", "device": "cpu",
         "dtype": "bfloat16", "steps": 70, "running": 3, "waiting": 2, "held": 0, "blocks": 100, "used": 40,
-        "cached": 25, "tokens_a_block": 16, "can": "drain", "version": "1.2", "started_ms": 5000, "step_ms": 12.35, "preemptions": 4, "threads": 0,
+        "cached": 25, "tokens_a_block": 16, "can": "drain", "version": "1.2",
+        "started_ms": 5000, "step_ms": 12.35, "preemptions": 4, "threads": 0,
     }  # fmt: skip
     assert {name: one[name] for name in expected} == expected
     (served,) = found["engines"]["models"]
