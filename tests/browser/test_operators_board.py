@@ -241,6 +241,7 @@ def test_the_time_line_shows_the_pool_as_it_was_and_says_where_history_ends(page
     expect(page.locator("#go-live")).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.long
 def test_workers_come_and_go_and_the_last_picture_of_one_stays(page: Page, picture: Picture) -> None:
     operators = Operators(MadePool("worker-a", 200, list(TEAMS)), MadePool("worker-b", 120, ["t-2"]))
     operators.live("worker-a", 5)
