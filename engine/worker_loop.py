@@ -535,7 +535,7 @@ class Worker:
                 run.first_at = now
                 self.measures.first_token_s.observe(run.waited_s + now - run.taken_at)
                 self._pin(run)
-            elif run.last_at != now:  # else another choice of it has said so
+            elif output.new_token_ids and run.last_at != now:  # else text that was held back, or another choice's turn
                 self.measures.said(run.last_at)
             run.last_at = now
             run.parts.append(self._writer.part(output))
