@@ -28,7 +28,7 @@ import msgspec
 import redis
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
-from bench.children import ChildError, heed_signals
+from bench.children import ChildError, ended
 from bench.load import percentile
 from bench.made_pool import MadePool
 from bench.pages import ARGUMENTS, CATEGORIES, chromium
@@ -36,7 +36,6 @@ from bench.table import aligned
 from bench.transport import MODEL, Load, Site
 from engine import occupancy_wire as wire
 from engine import protocol
-from ops.run import die_with_make
 
 RATE = 5
 KINDS = {"busy": 0, "10 % changed": 0.1, "whole frames": 0, "scrolled": 0}
@@ -214,12 +213,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    die_with_make()
-    heed_signals()
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except ChildError as error:
-        sys.exit(f"It could not be measured: {error}")
-    except KeyboardInterrupt:
-        print("\nStopped; nothing is left running.", file=sys.stderr)
-        sys.exit(130)
+    ended(main)

@@ -18,11 +18,12 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
 import psutil
 
 from ops.child import die_with_parent
+from ops.run import die_with_make
 from ops.setup import ROOT
 
 STOP_S = 60.0  # the product's supervisor gives its programs up to 40
@@ -140,3 +141,16 @@ def heed_signals() -> None:
     """An end that the system asks for is an end by Ctrl-C: the bodies above are left in order."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+
+
+def ended(main: Callable[[list[str]], int]) -> NoReturn:
+    """Run a benchmark's command as the process that it is, and end with its status; none of its children stays."""
+    die_with_make()
+    heed_signals()
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ChildError as error:
+        sys.exit(f"It could not be measured: {error}")
+    except KeyboardInterrupt:
+        print("\nStopped; nothing is left running.", file=sys.stderr)
+        sys.exit(130)

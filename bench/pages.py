@@ -27,11 +27,10 @@ from typing import Any
 
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
-from bench.children import ChildError, environment, heed_signals
+from bench.children import ChildError, ended, environment
 from bench.load import percentile
 from bench.table import aligned
 from bench.transport import Load, Site
-from ops.run import die_with_make
 from ops.setup import ROOT
 
 START_S = 60.0
@@ -345,12 +344,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    die_with_make()
-    heed_signals()
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except ChildError as error:
-        sys.exit(f"It could not be measured: {error}")
-    except KeyboardInterrupt:
-        print("\nStopped; nothing is left running.", file=sys.stderr)
-        sys.exit(130)
+    ended(main)

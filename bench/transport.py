@@ -32,10 +32,10 @@ from typing import Any
 
 import psutil
 
-from bench.children import ChildError, answers, environment, family, heed_signals, started, wait_until
+from bench.children import ChildError, answers, ended, environment, family, started, wait_until
 from bench.servers import cores, free_port
 from bench.table import aligned, by_load
-from ops.run import DEMO_SETTINGS, die_with_make
+from ops.run import DEMO_SETTINGS
 from ops.setup import ROOT
 
 START_S = 60.0
@@ -311,12 +311,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    die_with_make()
-    heed_signals()
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except ChildError as error:
-        sys.exit(f"It could not be measured: {error}")
-    except KeyboardInterrupt:
-        print("\nStopped; nothing is left running.", file=sys.stderr)
-        sys.exit(130)
+    ended(main)
