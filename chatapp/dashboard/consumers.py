@@ -32,6 +32,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth import get_user_model
 from django.contrib.sessions.models import Session
+from django.db import DatabaseError
 from django.utils import timezone
 
 from chatapp.accounts.operators import is_operator
@@ -156,12 +157,15 @@ class OccupancyConsumer(AsyncWebsocketConsumer):
 
     async def _list(self, user_id: Any, session_key: str | None) -> None:
         rounds = 0
-        while await database_sync_to_async(_may_look)(user_id, session_key):
-            if rounds % WORKERS_EVERY == 0:
-                try:
+        while True:
+            try:
+                if not await database_sync_to_async(_may_look)(user_id, session_key):
+                    break
+                if rounds % WORKERS_EVERY == 0:
                     await self._say(await database_sync_to_async(_view)())
-                except redis.exceptions.RedisError as error:
-                    log.warning("occupancy.waiting", error=type(error).__name__)
+            except (redis.exceptions.RedisError, DatabaseError) as error:
+                # Without a database nothing can be taken away either; the next round asks again.
+                log.warning("occupancy.waiting", error=type(error).__name__)
             rounds += 1
             await asyncio.sleep(LOOK_EVERY_S)
         self._end()

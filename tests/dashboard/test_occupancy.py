@@ -13,9 +13,11 @@ import redis
 from channels.db import database_sync_to_async
 from channels.testing import WebsocketCommunicator
 from django.contrib.sessions.backends.db import SessionStore
+from django.db import OperationalError
 from django.test import Client
 
 from chatapp.accounts.models import User
+from chatapp.dashboard import consumers
 from chatapp.dashboard.consumers import OccupancyConsumer
 from chatapp.streaming import occupancy
 from chatapp.tenants.models import Tenant
@@ -295,6 +297,28 @@ async def test_an_operator_who_is_one_no_more_is_turned_away_while_looking(serve
     await User.objects.filter(pk=user.pk).aupdate(is_superuser=False)
     closed = await communicator.receive_output(timeout=6)
     assert (closed["type"], closed["code"]) == ("websocket.close", 4403)
+
+
+async def test_a_database_that_fails_for_a_moment_ends_neither_the_list_nor_the_look_at_the_right(
+    server: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = await opened()
+    await page.hear("workers")
+    really = consumers._may_look
+    fails = iter([True, True])
+
+    def may_look(*asked: Any) -> bool:
+        if next(fails, False):
+            raise OperationalError("database is locked")
+        return really(*asked)
+
+    monkeypatch.setattr(consumers, "_may_look", may_look)
+    Publisher(server).beat()
+    assert [found["id"] for found in (await page.hear("workers"))["workers"]] == ["w1"]
+    await User.objects.aupdate(is_superuser=False)
+    while (output := await page.socket.receive_output(timeout=5))["type"] != "websocket.close":
+        pass
+    assert output["code"] == 4403
 
 
 async def test_a_session_that_ends_closes_the_socket_within_a_second(server: redis.Redis) -> None:
