@@ -46,12 +46,15 @@ export function paint(context, x, y, size, look) {
   }
   const part = Math.min(look.part ?? 1, 1);
   context.fillStyle = look.colour;
+  // Beside each other, not one over the other: what is filled has the strength that a full one has.
+  const edge = x + size * (look.mirrored ? 1 - part : part);
+  const [filled, rest] = look.mirrored ? [edge, x] : [x, edge];
   if (part < 1) {
-    context.globalAlpha = 0.24 * dim;
-    context.fillRect(x, y, size, size);
+    context.globalAlpha = Math.min(0.24, look.strength * 0.4) * dim;
+    context.fillRect(rest, y, size * (1 - part), size);
   }
   context.globalAlpha = look.strength * dim;
-  context.fillRect(look.mirrored ? x + size * (1 - part) : x, y, size * part, size);
+  context.fillRect(filled, y, size * part, size);
   context.globalAlpha = dim;
   if (look.corners) cut(context, x, y, size, look.corners);
   if (look.host) stripe(context, x, y, size, look.mark);

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { GAP, cellAt, fit, placeOf } from "#octavo/cells.js";
+import { GAP, cellAt, fit, paint, placeOf } from "#octavo/cells.js";
 import {
   cellsOf,
   describe,
@@ -207,4 +207,27 @@ test("arrow keys go from cell to cell and stay on the board", () => {
   assert.equal(moved(3, "ArrowRight", form, 12, true), 2, "rows run from right to left");
   assert.equal(moved(3, "Tab", form, 12), null);
   assert.equal(moved(-1, "ArrowRight", form, 0), null);
+});
+
+test("a part-filled cell is as strong where it is filled as a full one, and weaker where it is not", () => {
+  /** How much of each pixel in a row of ten is covered in the end. */
+  const covered = (look) => {
+    const row = new Array(10).fill(0);
+    const context = {
+      globalAlpha: 1,
+      clearRect: () => row.fill(0),
+      fillRect(x, _y, width) {
+        for (let at = Math.round(x); at < Math.round(x + width); at += 1) row[at] += this.globalAlpha * (1 - row[at]);
+      },
+    };
+    paint(context, 0, 0, 10, look);
+    return row.map((one) => Number(one.toFixed(3)));
+  };
+  for (const strength of [0.3, 0.44, 0.55, 1]) {
+    const full = covered({ strength }).at(0);
+    const half = covered({ strength, part: 0.5 });
+    assert.deepEqual(half.slice(0, 5), new Array(5).fill(full));
+    assert.ok(half.slice(5).every((one) => one > 0 && one <= strength / 2));
+    assert.deepEqual(covered({ strength, part: 0.5, mirrored: true }), half.toReversed());
+  }
 });
