@@ -396,7 +396,9 @@ function tellSequences() {
       button.setAttribute("aria-pressed", String(one.number === open));
       button.title = `Generation ${one.id}`;
       say(button.querySelector("span"), sequenceName(one));
-      say(line.cells[1], one.tenant < 0 ? "" : teamAt(one.tenant));
+      const team = one.tenant < 0 ? "" : teamAt(one.tenant);
+      say(line.cells[1], team);
+      line.cells[1].title = team;
       [one.prompt, one.cached, one.tokens, one.blocks.length].forEach((n, place) => say(line.cells[place + 2], count(n)));
     },
   });

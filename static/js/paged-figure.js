@@ -15,6 +15,8 @@ const ROWS = 14;
 const BAR = 15; // the height of a block
 const HEAD = 24;
 const SVG = "http://www.w3.org/2000/svg";
+const LEAST = 40; // the width of a block
+const MOST = 160;
 const REGIONS = { [PLATFORM]: "platform", [TEAM]: "team", [OWN]: "own" };
 
 function draw(tag, attributes, text) {
@@ -23,6 +25,9 @@ function draw(tag, attributes, text) {
   if (text !== undefined) element.textContent = text;
   return element;
 }
+
+const refsOf = ({ refs }) => (refs > 1 ? ` ×${count(refs)}` : "");
+const labelOf = (entry) => (entry.gone ? "" : count(entry.block) + refsOf(entry));
 
 export class PagedFigure {
   /** `onChoose(block)`: an entry was chosen; `onOpen(block)`: the reader wants to go there. */
@@ -43,7 +48,9 @@ export class PagedFigure {
     );
     this.space.append(this.svg);
     place.replaceChildren(this.scroller);
+    this.ruler = new OffscreenCanvas(1, 1).getContext("2d");
     this.entries = [];
+    this.labels = ""; // the longest of what is said beside physical blocks
     this.chosen = -1;
     this.key = "";
     this.scroller.addEventListener("scroll", () => this.#draw(), { passive: true });
@@ -59,6 +66,7 @@ export class PagedFigure {
     this.size = table.head.block_size;
     this.hue = hue;
     this.entries = tableOf(table, row);
+    this.labels = this.entries.reduce((longest, entry) => (labelOf(entry).length > longest.length ? labelOf(entry) : longest), "");
     if (other) {
       this.chosen = -1;
       this.scroller.scrollTop = 0;
@@ -121,29 +129,30 @@ export class PagedFigure {
     const shown = Math.min(this.entries.length, ROWS);
     this.first = Math.max(0, Math.min(Math.round(this.scroller.scrollTop / PITCH), this.entries.length - shown));
     const rows = this.entries.slice(this.first, this.first + shown);
-    const key = JSON.stringify([width, this.hue, this.chosen, this.size, rows]);
+    const key = JSON.stringify([width, this.hue, this.chosen, this.size, this.labels, rows]);
     if (key === this.key) return;
     this.key = key;
     const narrow = width < 420;
-    const bar = Math.min(Math.max((width - 230) / 3, 48), 160);
+    const cell = narrow ? 36 : 48;
+    const [logical, gap, line] = narrow ? [32, 12, 24] : [92, 24, 32];
+    const names = narrow ? ["Logical", "Table", "Physical"] : ["Logical blocks", "Block table", "Physical blocks"];
+    // Words have the room that they need; blocks share what is left.
+    const label = 6 + this.#widthOf(this.labels);
+    const room = width - logical - gap - cell * 1.6 - line - label;
+    const bar = Math.min(Math.max(room / 2, LEAST), MOST);
     const x = {
       region: 0,
-      index: narrow ? 24 : 84,
-      logical: narrow ? 32 : 92,
-      table: (narrow ? 32 : 92) + bar + (narrow ? 12 : 24),
-      physical: width - bar - 44,
+      index: logical - 8,
+      logical,
+      table: logical + Math.max(bar + gap, this.#widthOf(names[0]) + gap / 2),
+      physical: width - bar - label,
     };
-    const cell = narrow ? 36 : 48;
     const out = x.table + cell * 1.6;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEAD + shown * PITCH}`);
     this.svg.setAttribute("width", width);
     this.svg.setAttribute("height", HEAD + shown * PITCH);
     this.svg.style.setProperty("--hue", `var(${this.hue})`);
-    const heads = [
-      [x.logical, narrow ? "Logical" : "Logical blocks"],
-      [x.table, narrow ? "Table" : "Block table"],
-      [x.physical, narrow ? "Physical" : "Physical blocks"],
-    ].map(([at, text]) => draw("text", { class: "paged-head", x: at, y: 13 }, text));
+    const heads = [x.logical, x.table, x.physical].map((at, n) => draw("text", { class: "paged-head", x: at, y: 13 }, names[n]));
     const places = new Map(
       rows.filter((row) => !row.gone).map((row) => row.block).sort((a, b) => a - b).map((block, n) => [block, n]),
     );
@@ -175,11 +184,10 @@ export class PagedFigure {
       lines.push(draw("path", { class: `paged-line${is}`, d: path, "data-index": row.index }));
       const top = to - BAR / 2;
       parts.push(this.#slots(x.physical, top, bar, row, `paged-slots${is}`));
-      const more = row.refs > 1 ? ` ×${row.refs}` : "";
-      const label = draw("text", { class: `paged-text${is}`, x: x.physical + bar + 6, y: top + BAR - 3.5, "data-index": row.index });
-      label.append(count(row.block));
-      if (more) label.append(draw("tspan", { class: "paged-refs" }, more));
-      parts.push(label);
+      const words = draw("text", { class: `paged-text${is}`, x: x.physical + bar + 6, y: top + BAR - 3.5, "data-index": row.index });
+      words.append(count(row.block));
+      if (row.refs > 1) words.append(draw("tspan", { class: "paged-refs" }, refsOf(row)));
+      parts.push(words);
     });
     // Between physical blocks that are no neighbours lie others.
     [...places.keys()].forEach((block, n, all) => {
@@ -189,6 +197,13 @@ export class PagedFigure {
     });
     lines.sort((a, b) => a.classList.contains("chosen") - b.classList.contains("chosen"));
     this.svg.replaceChildren(...heads, ...lines, ...parts);
+  }
+
+  /** How wide words are in the drawing, at the most: chosen ones are bolder. */
+  #widthOf(text) {
+    const { fontSize, fontFamily } = getComputedStyle(this.svg);
+    this.ruler.font = `600 ${fontSize} ${fontFamily}`;
+    return Math.ceil(this.ruler.measureText(text).width);
   }
 
   /** A block: its slots, those that hold a token filled. */

@@ -4,6 +4,7 @@ engine.occupancy_wire makes, and the page is the product's own."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -200,6 +201,37 @@ def test_an_operator_sees_blocks_change_and_goes_from_block_to_sequence_by_keys(
     page.get_by_role("button", name="Show all").click()
     expect(page.locator("#blocks-where")).to_contain_text("of 412 blocks")
     assert few != drawn(page)
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 1100, 390])
+def test_in_a_sequences_table_no_word_touches_another_or_the_edge(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    pool = MadePool("worker-a", 3000, list(TEAMS), running=60, length=200)
+    operators = Operators(pool)
+    operators.live("worker-a", 40)
+    opened(page, operators)
+    page.locator("#sequences button").first.click()
+    expect(page.locator(".paged-refs").filter(has_text=re.compile(r"×\d\d")).first).to_be_attached()
+    texts = page.evaluate(
+        """() => [...document.querySelectorAll(".paged-drawing text")].map((text) => {
+          const { left, right, top, bottom } = text.getBoundingClientRect();
+          return { text: text.textContent, left, right, top, bottom };
+        })"""
+    )
+    edge = page.evaluate("document.querySelector('.paged-drawing').getBoundingClientRect().right")
+    assert [one["text"] for one in texts if one["right"] > edge] == []
+    touching = [
+        (one["text"], other["text"])
+        for one in texts
+        for other in texts
+        if one is not other
+        and one["left"] <= other["left"] < one["right"] + 4
+        and one["top"] < (other["top"] + other["bottom"]) / 2 < one["bottom"]
+    ]
+    assert touching == []
+    table = page.locator("#sequences-scroll")
+    if width >= 1280:
+        assert table.evaluate("table => table.scrollWidth <= table.clientWidth")
 
 
 def test_the_time_line_shows_the_pool_as_it_was_and_says_where_history_ends(page: Page, picture: Picture) -> None:
