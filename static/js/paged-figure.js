@@ -134,7 +134,7 @@ export class PagedFigure {
     this.key = key;
     const narrow = width < 420;
     const cell = narrow ? 36 : 48;
-    const [logical, gap, line] = narrow ? [32, 12, 24] : [92, 24, 32];
+    const [logical, gap, line] = narrow ? [32, 12, 24] : [92, 24, 56];
     const names = narrow ? ["Logical", "Table", "Physical"] : ["Logical blocks", "Block table", "Physical blocks"];
     // Words have the room that they need; blocks share what is left.
     const label = 6 + this.#widthOf(this.labels);
