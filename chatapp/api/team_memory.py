@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import redis.exceptions
@@ -28,7 +28,7 @@ from chatapp.chat.memory import Answer, answers
 from chatapp.errors import Forbidden
 from chatapp.limits.selectors import limits_of_team
 from chatapp.scope import tenant_scope
-from chatapp.streaming import occupancy, workers
+from chatapp.streaming import fleet, occupancy, workers
 from chatapp.streaming.tables import tables
 from chatapp.streaming.tenant_memory import View, view
 from chatapp.tenants.access import Access, MfaRequired, NoAccess, access_for_user
@@ -49,12 +49,25 @@ PING = b'{"type":"ping"}'
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """`quota`: blocks that the team may use at once, as the engine reckons. `memory`: None until its table is here."""
+    """`quota`: blocks that the team may use at once, as the engine reckons. `memory`: None until its table is here.
+    `queued`: what waits of the team for the model, whichever engine will take it."""
 
     id: str
     model: str
     quota: int
     memory: View | None
+    queued: int = 0
+
+
+class Place(NamedTuple):
+    """A live engine, and what holds of the team there."""
+
+    worker: WorkerDetails
+    quota: int
+    queued: int
+
+    def told(self, memory: View | None) -> Engine:
+        return Engine(self.worker.id, self.worker.model, self.quota, memory, self.queued)
 
 
 class Memory(msgspec.Struct, frozen=True, tag_field="type", tag="memory"):
@@ -73,13 +86,17 @@ def quota(worker: WorkerDetails, share: float) -> int:
     return min(worker.tenant_blocks or worker.num_blocks, max(1, int(worker.num_blocks * share)))
 
 
-def _engines(access: Access) -> list[tuple[WorkerDetails, int]]:
-    """The live engines of the team's models, and its quota in each."""
+def _engines(access: Access) -> list[Place]:
+    """The live engines of the team's models."""
     with tenant_scope(access.tenant):
         tenant = Tenant.objects.get(pk=access.tenant.pk)
         models, share = set(tenant.models), limits_of_team(tenant).kv_share
     found = [worker for worker in workers.live() if worker.model in models]
-    return [(worker, quota(worker, share)) for worker in sorted(found, key=lambda worker: (worker.model, worker.id))]
+    queued = fleet.queued(str(access.tenant.pk), {worker.model for worker in found})
+    return [
+        Place(worker, quota(worker, share), queued[worker.model])
+        for worker in sorted(found, key=lambda worker: (worker.model, worker.id))
+    ]
 
 
 def _answers(access: Access, ids: set[str]) -> dict[str, Answer]:
@@ -90,10 +107,7 @@ def _answers(access: Access, ids: set[str]) -> dict[str, Answer]:
 def told(access: Access) -> Memory:
     """What the socket would tell now, looked up once. Raises Forbidden, redis.exceptions.RedisError."""
     access.require(Permission.READ_DASHBOARD)
-    engines = [
-        Engine(worker.id, worker.model, most, view(occupancy.table(worker.id), str(access.tenant.pk)))
-        for worker, most in _engines(access)
-    ]
+    engines = [place.told(view(occupancy.table(place.worker.id), str(access.tenant.pk))) for place in _engines(access)]
     ids = {one.id for engine in engines if engine.memory is not None for one in engine.memory.sequences}
     return Memory(engines, dict.fromkeys(ids, UNKNOWN) | _answers(access, ids))
 
@@ -170,7 +184,7 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
     # --- what is told -------------------------------------------------------------------------------------------------
 
     async def _tell(self, access: Access) -> None:
-        engines: list[tuple[WorkerDetails, int]] | None = None
+        engines: list[Place] | None = None
         look_at, told = 0.0, b""
         while True:
             self.changed.clear()
@@ -178,7 +192,7 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
                 look_at = now + ENGINES_EVERY_S
                 try:
                     engines = await in_thread(_engines, access)
-                    self._look(worker.id for worker, _ in engines)
+                    self._look(place.worker.id for place in engines)
                 except redis.exceptions.RedisError as error:
                     log.warning("team_memory.waiting", error=type(error).__name__)
             if engines is not None:
@@ -207,7 +221,7 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
         self.stale.add(worker)
         self.changed.set()
 
-    async def _said(self, access: Access, engines: list[tuple[WorkerDetails, int]]) -> bytes:
+    async def _said(self, access: Access, engines: list[Place]) -> bytes:
         stale, self.stale = self.stale, set()
         copies = {worker: tables().copy(worker) for worker in stale}
         if copies:
@@ -217,7 +231,7 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
         ids = {one.id for found in self.views.values() if found is not None for one in found.sequences}
         if unknown := ids - set(self.answers):
             self.answers |= dict.fromkeys(unknown, UNKNOWN) | await in_thread(_answers, access, unknown)
-        engines_told = [Engine(worker.id, worker.model, most, self.views.get(worker.id)) for worker, most in engines]
+        engines_told = [place.told(self.views.get(place.worker.id)) for place in engines]
         self.answers = {one: answer for one, answer in self.answers.items() if one in ids}
         return await asyncio.to_thread(msgspec.json.encode, Memory(engines_told, self.answers))
 

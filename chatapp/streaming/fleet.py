@@ -8,6 +8,7 @@ redis.exceptions.RedisError.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import redis.exceptions
@@ -147,6 +148,26 @@ def backlogs(models: Iterable[str]) -> list[Backlog]:
     return found
 
 
+def queued(tenant: str, models: Iterable[str]) -> dict[str, int]:
+    """Model -> what waits of this tenant for it and no engine has taken yet."""
+    names = list(models)
+    pipe = connection.sync_redis().pipeline(transaction=False)
+    for model in names:
+        pipe.xlen(protocol.requests_key(model, tenant))
+        pipe.xinfo_groups(protocol.requests_key(model, tenant))
+    replies = iter(pipe.execute(raise_on_error=False) if names else ())
+    return {model: _waiting(length, groups) for model, length, groups in zip(names, replies, replies, strict=True)}
+
+
+def _waiting(length: Any, groups: Any) -> int:
+    """How many entries of a queue were handed to nobody, by what the server says of it."""
+    if isinstance(groups, redis.exceptions.ResponseError) or not groups:  # it has just been emptied, or never was
+        return 0
+    if isinstance(groups, Exception):
+        raise groups
+    return max(0, int(length) - int(groups[0]["pending"]))
+
+
 def _queues(client: connection.Redis, model: str, served: dict[str, float]) -> list[Queue]:
     """The head of a queue is the first entry behind the one that was handed out last; its id says when it came."""
     if not served:
@@ -161,11 +182,10 @@ def _queues(client: connection.Redis, model: str, served: dict[str, float]) -> l
     heads = client.pipeline(transaction=False)
     waiting = []
     for tenant, length, groups in zip(served, rest[::2], rest[1::2], strict=True):
-        if isinstance(groups, redis.exceptions.ResponseError) or not groups:  # it has just been emptied
-            waiting.append(0)
+        waiting.append(_waiting(length, groups))
+        if isinstance(groups, Exception) or not groups:
             heads.echo("")
             continue
-        waiting.append(int(length) - int(groups[0]["pending"]))
         last = groups[0]["last-delivered-id"].decode()
         heads.xrange(protocol.requests_key(model, tenant), min=f"({last}", count=1)
     found = []

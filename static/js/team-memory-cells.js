@@ -130,5 +130,6 @@ export function summaryOf(cells) {
   return rows;
 }
 
-/** Whether anything of the team is there at all. */
-export const isEmpty = (memory) => !memory || (memory.cells.length === 0 && memory.running === 0 && memory.waiting === 0);
+/** Whether anything of the team is there at all, or waits to be. */
+export const isEmpty = (memory, queued = 0) =>
+  !memory || (memory.cells.length === 0 && memory.running === 0 && memory.waiting + queued === 0);

@@ -96,7 +96,7 @@ class EngineView {
     this.memory = engine.memory;
     this.answers = answers;
     put(this.#part("name"), name);
-    const empty = isEmpty(engine.memory);
+    const empty = isEmpty(engine.memory, engine.queued);
     this.#part("empty").hidden = !empty || !engine.memory;
     this.#part("full").hidden = empty;
     this.#figures();
@@ -126,14 +126,14 @@ class EngineView {
 
   #figures() {
     const memory = this.memory ?? { used: 0, kept: 0, host: 0, running: 0, waiting: 0, saved: 0, room: 0 };
-    const { quota } = this.engine;
+    const { quota, queued } = this.engine;
     const set = (name, value, note) => {
       put(this.#part(`figure-${name}`), count(value));
       put(this.#part(`note-${name}`), note);
     };
     set("used", memory.used, fill(gettext("of %(n)s blocks"), { n: count(quota) }));
     set("kept", memory.kept + memory.host, memory.host ? fill(gettext("%(n)s in host memory"), { n: count(memory.host) }) : gettext("for what is asked next"));
-    set("running", memory.running, fill(gettext("%(n)s waiting"), { n: count(memory.waiting) }));
+    set("running", memory.running, fill(gettext("%(n)s waiting"), { n: count(memory.waiting + queued) }));
     set("saved", memory.saved, gettext("blocks held once, not several times"));
     set("room", memory.room, gettext("in last blocks, not filled yet"));
     const meter = this.#part("meter");

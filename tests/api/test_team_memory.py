@@ -130,6 +130,7 @@ def test_a_program_with_the_right_key_reads_the_same(
     key = create_api_key(tenant=team.tenant, name="Watcher", scopes=[KeyScope.USAGE])[1]
     reply = Client().get("/api/t/acme/memory", headers={"Authorization": f"Bearer {key}"})
     first, second = reply.json()["engines"]
+    assert first["queued"] == second["queued"] == 1
     assert [(run["kind"], run["held"]) for run in first["memory"]["cells"]] == [("team", 0), ("own", 1)]
     (running,) = first["memory"]["sequences"]
     assert (running["id"], running["kind"], running["assistant"]) == (str(generation.pk), "chat", "Assistant")
@@ -138,6 +139,24 @@ def test_a_program_with_the_right_key_reads_the_same(
     assert them.encode() not in reply.content
     reply = Client().get("/api/t/acme/memory", headers={"Authorization": f"Bearer {team.secret}"})
     assert reply.status_code == 403
+
+
+async def test_what_waits_of_a_team_for_an_engine_is_counted_and_what_waits_of_others_is_not(
+    team: Team, strangers: Team, worker: Publisher, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_memory, "ENGINES_EVERY_S", 0.2)
+    worker.whole([OURS], tenants=[str(team.tenant.pk)], rows=[row(1, 0, [0])])
+    asked = database_sync_to_async(ask)
+    await asked(access=team.member, text="First.")
+    for text in ("First.", "Second.", "Third."):
+        await asked(access=strangers.member, text=text)
+    async with looking(team.owner.user) as looker:
+        assert (await looker.until(used=1))["engines"][0]["queued"] == 1
+        await asked(access=team.member, text="Second.")
+        assert (await looker.read())["engines"][0]["queued"] == 2
+        for _ in range(5):
+            server.fcall(*protocol.take("w1", worker.model, 5, []))
+        assert (await looker.read())["engines"][0]["queued"] == 0
 
 
 async def test_a_second_engine_another_model_and_the_quota_of_each(

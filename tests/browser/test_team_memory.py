@@ -53,8 +53,8 @@ def pool(*, tokens: int = 430, answers: int = 2, kept: int = 60) -> wire.Table:
     return table_of(cells, rows, [US, THEM], figures=figures)
 
 
-def frame(*tables: wire.Table, quota: int = 96) -> str:
-    engines = [Engine(f"w{n}", "smollm2", quota, view(table, US)) for n, table in enumerate(tables)]
+def frame(*tables: wire.Table, quota: int = 96, queued: int = 0) -> str:
+    engines = [Engine(f"w{n}", "smollm2", quota, view(table, US), queued) for n, table in enumerate(tables)]
     return msgspec.json.encode(Memory(engines, ANSWERS)).decode()
 
 
@@ -91,6 +91,8 @@ def test_a_team_looks_at_its_blocks_picks_an_answer_and_reads_its_block_table(
     server.say(frame(table_of([FREE], [], [])))
     expect(page.get_by_text("Nothing of your team is in memory right now.")).to_be_visible()
     picture(page, "-empty")
+    server.say(frame(table_of([FREE], [], []), queued=3))
+    expect(page.locator('[data-part="note-running"]')).to_have_text("3 waiting")
 
     server.say(frame(pool()))
     expect(page.locator('[data-part="figure-used"]')).to_have_text("38")

@@ -113,5 +113,6 @@ test("nothing is there when there are neither blocks nor questions", () => {
   assert.ok(isEmpty(null));
   assert.ok(isEmpty(memory({ cells: [], running: 0 })));
   assert.ok(!isEmpty(memory({ cells: [], running: 0, waiting: 1 })));
+  assert.ok(!isEmpty(memory({ cells: [], running: 0, waiting: 0 }), 1));
   assert.ok(!isEmpty(memory()));
 });

@@ -58,12 +58,14 @@ class TeamMemory(Schema):
 
 
 class EngineMemory(Schema):
-    """`quota`: blocks that the team may use at once. `memory`: null while the engine has not said anything."""
+    """`quota`: blocks that the team may use at once. `memory`: null while the engine has not said anything. `queued`:
+    requests of the team that wait for the model, whichever engine will take them."""
 
     id: str
     model: str
     quota: int
     memory: TeamMemory | None
+    queued: int = 0
 
 
 class EnginesMemory(Schema):
