@@ -7,11 +7,12 @@ Text frames from the page
     {"type": "line", "worker": id}              its time line, and what it grows by while the socket is open
     {"type": "ping"}
 
-Frames to it: `workers` every two seconds with the names of the tenants; the table as binary messages
-(engine.occupancy_wire.packed), a whole frame first and then the changes, and again a whole one after a gap; behind the
-frames of an `at` {"type": "shown", "worker", "at_ms": t as asked, "frame_ms": of the last of these frames}, which is
-later than t where that is further back than is kept, and 0 where nothing is known of the worker; {"type": "line",
-"worker", "points": [...]}, of which one is {at_ms, number, figures}, then {"type": "point", "worker", "point"}; `pong`.
+Frames to it: `workers` every two seconds with the names of the tenants and what waits of them for a worker; the table
+as binary messages (engine.occupancy_wire.packed), a whole frame first and then the changes, and again a whole one after
+a gap; behind the frames of an `at` {"type": "shown", "worker", "at_ms": t as asked, "frame_ms": of the last of these
+frames}, which is later than t where that is further back than is kept, and 0 where nothing is known of the worker;
+{"type": "line", "worker", "points": [...]}, of which one is {at_ms, number, figures}, then {"type": "point", "worker",
+"point"}; `pong`.
 
 Of several `at` that come while one is being answered only the last is. The right to look, and the session that opened
 the socket, are looked at twice a second; without them it ends with 4403. A page that reads slowly is sent changes
@@ -36,7 +37,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from chatapp.accounts.operators import is_operator
-from chatapp.streaming import occupancy, workers
+from chatapp.streaming import fleet, occupancy, workers
 from chatapp.tenants.models import Tenant
 from engine.protocol import WorkerDetails
 
@@ -73,6 +74,7 @@ class Ping(msgspec.Struct, tag_field="type", tag="ping"):
 class Workers(msgspec.Struct, tag_field="type", tag="workers"):
     workers: list[WorkerDetails]
     tenants: dict[str, str]  # id -> name
+    queued: dict[str, dict[str, int]]  # model -> tenant id -> requests that no worker has taken yet
 
 
 class Shown(msgspec.Struct, tag_field="type", tag="shown"):
@@ -106,7 +108,10 @@ def _may_look(user_id: Any, session_key: str | None) -> bool:
 def _view() -> Workers:
     """What the page shows beside the table."""
     names = {str(pk): name for pk, name in Tenant.objects.values_list("pk", "name")}
-    return Workers(workers=sorted(workers.live(), key=lambda worker: worker.id), tenants=names)
+    live = sorted(workers.live(), key=lambda worker: worker.id)
+    backlogs = fleet.backlogs({worker.model for worker in live})
+    queued = {found.model: {queue.tenant: queue.waiting for queue in found.queues} for found in backlogs}
+    return Workers(workers=live, tenants=names, queued=queued)
 
 
 class OccupancyConsumer(AsyncWebsocketConsumer):

@@ -35,6 +35,7 @@ const place = $("occupancy");
 const wanted = new URLSearchParams(location.search).get("worker"); // by the link that led here
 let workers = []; // alive, and the one that is watched though it is gone
 let names = {};
+let queued = {}; // model -> tenant -> what no worker has taken yet
 let watched = null;
 let at = null; // the moment that is shown; null: now
 let asked = null; // the moment that was asked for and is under way
@@ -120,6 +121,7 @@ function listWorkers(frame) {
   const known = new Set(workers.map(({ id }) => id));
   const before = workers.find(({ id }) => id === watched);
   names = frame.tenants;
+  queued = frame.queued ?? {};
   workers = frame.workers;
   for (const { id } of workers) if (!known.has(id)) socket.send({ type: "line", worker: id });
   const lost = before && !workers.some(({ id }) => id === watched);
@@ -128,6 +130,7 @@ function listWorkers(frame) {
   else if (lost || !watched) watched = null;
   if (!watched && workers.length) watch((workers.find(({ id }) => id === wanted) ?? workers[0]).id);
   tell();
+  if (feed.table.head) tellOnce(figuresInWords);
 }
 
 function watch(worker) {
@@ -287,8 +290,18 @@ function drawNow() {
   else if (all === null) grid.draw(null);
   else for (const blocks of all) grid.draw(blocks);
   holdOpen();
-  untold = [...untold, ...HALVES.filter((half) => !untold.includes(half))];
+  HALVES.forEach(tellOnce);
+}
+
+function tellOnce(half) {
+  if (!untold.includes(half)) untold = [...untold, half];
   tellSoon();
+}
+
+/** What waits for a worker of this model. What was, nobody has kept; and for one that is gone nothing waits. */
+function queueNow() {
+  const worker = workers.find(({ id }) => id === watched);
+  return at === null && worker && !worker.gone ? (queued[worker.model] ?? {}) : {};
 }
 
 const tellSoon = () => {
@@ -307,7 +320,7 @@ function words() {
 }
 
 function figuresInWords() {
-  figures.show(feed.table, lines.get(watched) ?? [], nameOf);
+  figures.show(feed.table, lines.get(watched) ?? [], nameOf, queueNow());
   tellLegend();
 }
 

@@ -32,8 +32,8 @@ export class PoolFigures {
     this.figures = new Map();
   }
 
-  /** `points`: of the worker's time line; `nameOf(tenant id)`. */
-  show(table, points, nameOf) {
+  /** `points`: of the worker's time line; `nameOf(tenant id)`; `queue`: tenant id -> what waits for a worker. */
+  show(table, points, nameOf, queue = {}) {
     const { figures, head } = table;
     const { blocks } = head;
     fillBar(this.bar, figures, blocks);
@@ -44,7 +44,9 @@ export class PoolFigures {
     this.#figure("pinned", "Pinned", count(figures.pinned), "of used and cached");
     if (head.host_blocks) this.#figure("host", "On the host", count(figures.host), `of ${count(head.host_blocks)} slots`);
     this.#figure("running", "Running", count(figures.running), figures.running === 1 ? "sequence" : "sequences");
-    this.#figure("waiting", "Waiting", count(figures.waiting), figures.waiting === 1 ? "sequence" : "sequences");
+    const queued = Object.values(queue).reduce((sum, n) => sum + n, 0);
+    const where = queued ? `${count(queued)} for any worker` : figures.waiting === 1 ? "sequence" : "sequences";
+    this.#figure("waiting", "Waiting", count(figures.waiting + queued), where);
 
     const words = figuresInWords(figures, head.block_size, blocks);
     const lately = (name) => {
@@ -56,7 +58,7 @@ export class PoolFigures {
     this.#figure("hits", "Hit rate", words.hits.value, words.hits.note);
     this.#figure("preemptions", "Preemptions", words.preemptions.value, lately("preemptions"));
     this.#figure("evictions", "Evictions", words.evictions.value, lately("evictions"));
-    this.#teams(figures, blocks, nameOf);
+    this.#teams(figures, blocks, nameOf, queue);
   }
 
   #figure(key, name, value, note) {
@@ -71,11 +73,13 @@ export class PoolFigures {
     say(found.note, note);
   }
 
-  #teams(figures, blocks, nameOf) {
+  #teams(figures, blocks, nameOf, queue) {
     const least = Math.min(...Object.values(figures.service));
-    const teams = Object.entries(figures.of).map(([id, [used, cached, pinned, running, waiting]]) => ({
-      id, used, cached, pinned, running, waiting, service: figures.service[id],
-    })); // prettier-ignore
+    const ids = new Set([...Object.keys(figures.of), ...Object.keys(queue)]);
+    const teams = [...ids].map((id) => {
+      const [used, cached, pinned, running, waiting] = figures.of[id] ?? [0, 0, 0, 0, 0];
+      return { id, used, cached, pinned, running, waiting: waiting + (queue[id] ?? 0), service: figures.service[id] };
+    });
     teams.sort((a, b) => nameOf(a.id).localeCompare(nameOf(b.id)) || (a.id < b.id ? -1 : 1)); // a row stays where it is
     this.none.hidden = teams.length > 0;
     fillRows(this.counts, teams, {

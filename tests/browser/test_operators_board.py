@@ -39,6 +39,7 @@ class Operators:
         self.points: dict[str, list[dict[str, Any]]] = {name: [] for name in self.pools}
         self.socket: WebSocketRoute | None = None
         self.lived: dict[str, int] = {}
+        self.queued: dict[str, dict[str, int]] = {}
 
     def live(self, worker: str, steps: int, passed_ms: int = 2000, tokens: int = 8) -> None:
         """A stretch of a worker's life, kept: every moment a whole frame, which is what a reader is given."""
@@ -84,7 +85,7 @@ class Operators:
             )
             for name in self.alive
         ]  # fmt: skip
-        self.say(type="workers", workers=workers, tenants=TEAMS)
+        self.say(type="workers", workers=workers, tenants=TEAMS, queued=self.queued)
 
     def change(self, worker: str, tokens: int = 8) -> None:
         """Goes on for a fifth of a second, and says what has changed."""
@@ -201,6 +202,22 @@ def test_an_operator_sees_blocks_change_and_goes_from_block_to_sequence_by_keys(
     page.get_by_role("button", name="Show all").click()
     expect(page.locator("#blocks-where")).to_contain_text("of 412 blocks")
     assert few != drawn(page)
+
+
+def test_what_no_worker_has_taken_yet_waits_too(page: Page) -> None:
+    pool = MadePool("worker-a", 300, list(TEAMS)[:3], running=6, length=300)
+    operators = Operators(pool)
+    operators.live("worker-a", 30)
+    opened(page, operators)
+    told = pool.figures()
+    expect(figure(page, "waiting")).to_have_text(str(told.waiting))
+    operators.queued = {"smollm2-135m-instruct": {"t-1": 5, "t-4": 2}, "another": {"t-1": 9}}
+    operators.say_workers()
+    expect(figure(page, "waiting")).to_have_text(str(told.waiting + 7))
+    for name, waiting in (("Acme", told.of["t-1"][4] + 5), ("Umbrella Research", 2)):
+        expect(page.locator("#counts tr", has_text=name).locator("td").nth(5)).to_have_text(str(waiting))
+    page.locator("#earlier").click()
+    expect(page.locator("#counts tr", has_text="Umbrella Research")).to_have_count(0)
 
 
 @pytest.mark.parametrize("width", [1440, 1280, 1100, 390])

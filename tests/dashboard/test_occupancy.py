@@ -116,6 +116,16 @@ async def test_an_operator_sees_workers_names_and_blocks_as_they_change(server: 
     await page.socket.disconnect()
 
 
+async def test_an_operator_sees_what_waits_for_a_worker(server: redis.Redis) -> None:
+    Publisher(server).beat()
+    for number, team in enumerate(("t-1", "t-1", "t-2")):
+        request = protocol.Request(id=f"g{number}", tenant=team, model="m", messages=[], salt="s")
+        server.fcall(*protocol.enqueue(request))
+    page = await opened()
+    assert (await page.hear("workers"))["queued"] == {"m": {"t-1": 2, "t-2": 1}}
+    await page.socket.disconnect()
+
+
 async def test_after_a_gap_and_after_a_stream_begun_anew_comes_a_whole_frame(server: redis.Redis) -> None:
     worker = Publisher(server)
     worker.whole([FREE, FREE])
