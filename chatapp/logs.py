@@ -26,6 +26,19 @@ def _whose(logger: Any, method: str, event: EventDict) -> EventDict:
     return event
 
 
+def _no_path(logger: Any, method: str, event: EventDict) -> EventDict:
+    """Django ends what it says of a request with its path, where an invitation or the reset of a password has its
+    secret. The route stands for it, as in `request.done`."""
+    record = event.get("_record")
+    request = getattr(record, "request", None)
+    path = getattr(request, "path", "").encode("unicode_escape").decode("ascii")  # as Django writes it
+    said = event.get("event")
+    if path and isinstance(said, str) and said.endswith(path):
+        match = getattr(request, "resolver_match", None)
+        event["event"] = said.removesuffix(path) + (f"/{match.route}" if match is not None else "…")
+    return event
+
+
 def formatter() -> logging.Formatter:
     """For Django's LOGGING."""
-    return logs.formatter(logs.processors(_whose))
+    return logs.formatter(logs.processors(_whose, _no_path))

@@ -26,11 +26,23 @@ from engine import tracing
 MOST_LINES = 200
 
 
-def _own_words(error: BaseException) -> str:
+def _quotes(error: BaseException) -> bool:
     """A database's error may quote the row that failed, and with it a chat: of those only the kind is logged."""
-    kind = type(error)
-    quotes = kind.__module__.split(".")[0] in ("sqlite3", "psycopg") or kind.__module__ == "django.db.utils"
-    return kind.__name__ if quotes else f"{kind.__name__}: {error}"
+    module = type(error).__module__
+    return module.split(".")[0] in ("sqlite3", "psycopg") or module == "django.db.utils"
+
+
+def _own_words(error: BaseException) -> str:
+    kind = type(error).__name__
+    return kind if _quotes(error) else f"{kind}: {error}"
+
+
+def _without_words(said: Any, error: BaseException) -> Any:
+    """A library's line about an error may have its words too: Celery's of a task that failed does."""
+    if isinstance(said, str) and _quotes(error):
+        for words in (repr(error), str(error)):
+            said = said.replace(words, type(error).__name__) if words else said
+    return said
 
 
 def _exception(logger: Any, method: str, event: EventDict) -> EventDict:
@@ -42,6 +54,7 @@ def _exception(logger: Any, method: str, event: EventDict) -> EventDict:
     lines: list[str] = []
     while error is not None and len(lines) < MOST_LINES:
         lines += [*traceback.format_tb(error.__traceback__), f"{_own_words(error)}\n"]
+        event["event"] = _without_words(event.get("event"), error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     event["exception"] = "".join(lines)
     return event

@@ -6,13 +6,18 @@ import json
 import logging
 from typing import Any
 
+import psycopg
 import pytest
 import structlog
+from celery.app.trace import build_tracer
 from django.db import DataError
+from django.http import HttpResponse
 from django.test import Client
+from django.utils.log import log_response
 
 from chatapp.audit.models import AuditEntry
 from chatapp.audit.source import set_source
+from chatapp.celery import app
 from chatapp.chat import recorder, services
 from chatapp.logs import formatter
 from chatapp.scope import tenant_scope, unscoped
@@ -61,6 +66,52 @@ def test_no_text_of_a_chat_is_logged_even_when_the_database_quotes_it(
     assert {entry["event"] for entry in failed} >= {"recorder.failed", "Internal Server Error: /t/acme/"}
     assert not [line for line in lines if SECRET in line or ANSWER in line]
     assert "DataError" in next(entry["exception"] for entry in failed if "exception" in entry)
+
+
+def test_what_celery_says_of_a_failed_task_has_no_text_of_a_chat(lines: list[str]) -> None:
+    """Its line has the error's words, and not only the error."""
+
+    @app.task(name="tests.refused")
+    def refused() -> None:
+        try:
+            raise psycopg.DataError(QUOTED)
+        except psycopg.DataError as error:
+            raise DataError(*error.args) from error
+
+    build_tracer(refused.name, refused, app=app)("a1", (), {}, {"id": "a1"})
+    app.tasks.unregister(refused.name)
+    set_source(None, "")
+    failed = json.loads(next(line for line in lines if "raised unexpected" in line))
+    assert failed["event"] == "Task tests.refused[a1] raised unexpected: DataError"
+    assert "refused" in failed["exception"]
+    assert not [line for line in lines if SECRET in line or ANSWER in line]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/invitations/a-secret-of-one", "/invitations/<str:token>"),
+        ("/accounts/password/reset/key/1-a-secret-of-one/", "/accounts/password/reset/key/"),
+        ("/nowhere/a-secret-of-one", ""),
+    ],
+)
+def test_django_s_own_lines_have_no_path_with_a_secret(path: str, route: str, lines: list[str]) -> None:
+    """A form that comes without its cookie, and what fails."""
+    answer = Client(enforce_csrf_checks=True).post(path)
+    assert answer.status_code in (403, 404)
+    request = answer.wsgi_request
+    try:
+        raise ValueError("no luck")
+    except ValueError as error:
+        log_response(
+            "%s: %s", "Internal Server Error", path, response=HttpResponse(status=500), request=request, exception=error
+        )
+    said = [json.loads(line)["event"] for line in lines]
+    assert [event for event in said if event.startswith(f"Internal Server Error: {route}")]
+    if answer.status_code == 403:
+        assert [event for event in said if event.startswith(f"Forbidden (CSRF cookie not set.): {route}")]
+    assert not [line for line in lines if "a-secret-of-one" in line]
 
 
 def test_an_error_says_its_kind_its_words_and_what_it_came_from(lines: list[str]) -> None:
