@@ -119,3 +119,16 @@ export function grown(points, name, now, sinceMs) {
   const passed = now - (before.figures.counters?.[name] ?? 0);
   return passed >= 0 ? passed : null;
 }
+
+/** The points of a time line as they are drawn: a worker tells none while nothing changes, so each holds until shortly
+    before the next, instead of becoming it by and by. */
+export function held(points, everyMs) {
+  const found = [];
+  points.forEach((point, n) => {
+    const before = points[n - 1];
+    const to = point.at_ms - everyMs;
+    if (before && to - before.at_ms > everyMs) found.push({ ...before, at_ms: to });
+    found.push(point);
+  });
+  return found;
+}

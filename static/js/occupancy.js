@@ -192,7 +192,8 @@ function tellNotice(worker, silent) {
   let way = null;
   if (silent) text = "This worker has said nothing of its blocks yet. It does so as soon as something runs.";
   else if (worker?.gone) {
-    text = `This worker is gone. What you see is its last picture, of ${clock(feed.table.head.at_ms)}.`;
+    const when = clock(feed.table.head.at_ms);
+    text = `This worker is gone. What you see is ${at === null ? "its last picture, of" : "how it was at"} ${when}.`;
     const other = workers.find((one) => !one.gone && one.model === worker.model) ?? workers.find((one) => !one.gone);
     if (other) way = { text: `Watch ${other.id}`, go: () => watch(other.id) };
   } else if (place.dataset.short) {

@@ -3,12 +3,15 @@
    Choosing a point of the chart, or the buttons beside it, asks for that moment; "Live" goes back to now. Times are the
    worker's. */
 
+import { held } from "#octavo/block-words.js";
 import { hueOf } from "#octavo/hues.js";
 import { count } from "#octavo/format.js";
 import { plot } from "#octavo/plot.js";
 
 const KEPT_MS = 30 * 60_000;
 const STEP_MS = 10_000;
+// Between the points of a busy worker, as engine/occupancy_log.py has it.
+const EVERY_MS = 2000;
 const MOST_TEAMS = 8;
 
 export const clock = (ms) =>
@@ -73,13 +76,14 @@ export class TimeLine {
   }
 
   #values() {
-    const times = this.points.map(({ at_ms: at }) => at / 1000);
-    const of = this.points.map(({ figures }) => figures.of ?? {});
+    this.drawn = held(this.points, EVERY_MS);
+    const times = this.drawn.map(({ at_ms: at }) => at / 1000);
+    const of = this.drawn.map(({ figures }) => figures.of ?? {});
     const teams = this.teams.map((id) => of.map((all) => all[id]?.[0] ?? 0));
-    const rest = this.points.map(
+    const rest = this.drawn.map(
       ({ figures }, n) => (figures.used ?? 0) - this.teams.reduce((sum, id) => sum + (of[n][id]?.[0] ?? 0), 0),
     );
-    const cached = this.points.map(({ figures }) => figures.cached ?? 0);
+    const cached = this.drawn.map(({ figures }) => figures.cached ?? 0);
     return [times, [...teams, ...(this.others ? [rest] : []), cached]];
   }
 
@@ -101,7 +105,7 @@ export class TimeLine {
       unit: "blocks",
       format: count,
       height: 132,
-      onPick: (index) => this.points[index] && this.onPick(this.points[index].at_ms),
+      onPick: (index) => this.drawn[index] && this.onPick(this.drawn[index].at_ms),
       empty: "The time line begins with this worker's next change.",
     });
     this.look(this.at);

@@ -263,7 +263,7 @@ def test_the_time_line_shows_the_pool_as_it_was_and_says_where_history_ends(page
     expect(page.locator("#go-live")).to_have_attribute("aria-pressed", "false")
     page.wait_for_function("document.getElementById('occupancy').dataset.state === 'past'")
     asked = [frame for frame in operators.asked if frame["type"] == "at"][-1]["at_ms"]
-    then = next(point for point in operators.points["worker-a"] if point["at_ms"] == asked)
+    then = next(point for point in reversed(operators.points["worker-a"]) if point["at_ms"] <= asked)
     expect(figure(page, "used")).to_have_text(str(then["figures"]["used"]))
     first = operators.points["worker-a"][0]["at_ms"]
     assert abs((asked - first) / (pool.at_ms - first) - 0.25) < 0.03
@@ -319,6 +319,8 @@ def test_workers_come_and_go_and_the_last_picture_of_one_stays(page: Page, pictu
     expect(figure(page, "used")).to_have_text(str(operators.pools["worker-a"].figures().used))
     assert drawn(page) > 4
     picture(page)
+    page.locator("#earlier").click()
+    expect(page.locator("#notice")).to_contain_text("This worker is gone. What you see is how it was at")
     page.get_by_role("button", name="Watch worker-b").click()
     expect(figure(page, "used")).to_have_text(str(operators.points["worker-b"][-1]["figures"]["used"]))
     operators.alive = []

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { HUES, keyOf, levelOf, lookOf, passes } from "#octavo/block-look.js";
 import { BlockTable, CACHED, Gap, OWN, PLATFORM, TEAM, USED } from "#octavo/block-table.js";
-import { ago, chainWords, describe, figuresInWords, grown, tableOf } from "#octavo/block-words.js";
+import { ago, chainWords, describe, figuresInWords, grown, held, tableOf } from "#octavo/block-words.js";
 
 const word = ({ state, refs = 0, kind = 0, pinned = 0, fenced = 0 }) => state | (pinned << 2) | (fenced << 3) | (kind << 4) | (refs << 8);
 
@@ -116,4 +116,11 @@ test("what a counter has grown by is known as far as the time line reaches, and 
   assert.equal(grown(points, "evictions", 34, 25), 14);
   assert.equal(grown(points, "evictions", 34, 5), null);
   assert.equal(grown(points, "evictions", 3, 25), null);
+});
+
+test("between two points of a time line all holds as it was, and does not grow slowly into the next", () => {
+  const points = [0, 2000, 60_000, 62_000].map((at_ms, used) => ({ at_ms, figures: { used } }));
+  const drawn = held(points, 2000).map(({ at_ms, figures }) => [at_ms, figures.used]);
+  assert.deepEqual(drawn, [[0, 0], [2000, 1], [58_000, 1], [60_000, 2], [62_000, 3]]);
+  assert.deepEqual(held([], 2000), []);
 });
