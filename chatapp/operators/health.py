@@ -45,11 +45,14 @@ class Sign:
     says: str = ""
 
 
+NO_REDIS = Sign("Redis", "does not answer", BAD, "No message gets to a worker, and nobody is answered.")
+
+
 def redis_signs() -> list[Sign]:
     try:
         found = server.look()
     except DOWN:
-        return [Sign("Redis", "does not answer", BAD, "No message gets to a worker, and nobody is answered.")]
+        return [NO_REDIS]
     limit = found.most_memory or found.total_memory
     full = found.memory / limit if limit else 0.0
     signs = [

@@ -6,6 +6,7 @@ operators who leave the page open cost as much as one. Whatever is down is said 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from django.utils import timezone
 from chatapp.operators import health, machines, work
 from chatapp.operators.health import Sign
 from chatapp.operators.machines import BAD, GOOD, Machines
+from chatapp.streaming import server
 
 SLOWLY_S = 10.0
 DOWN = (redis.exceptions.RedisError, OSError)
@@ -41,14 +43,13 @@ def _slowly(name: str, look: Callable[[], Any]) -> Any:
 
 
 def look() -> dict[str, Any]:
-    engines: Machines | None
-    try:
-        engines = machines.look()
-    except DOWN:
-        engines = None
+    engines: Machines | None = None
+    if server.answers():  # who looks is not to wait for what a silent one is asked
+        with contextlib.suppress(*DOWN):
+            engines = machines.look()
     up = engines is not None  # else each of the others would wait for Redis as well
     signs = {
-        "redis": health.redis_signs(),
+        "redis": health.redis_signs() if up else [health.NO_REDIS],
         "database": _slowly("database", health.database_signs),
         "background": [*health.recorder_signs(), *health.background_signs()] if up else [],
     }

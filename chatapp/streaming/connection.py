@@ -92,6 +92,13 @@ def blocking_redis() -> Redis:
     return _new_client(settings.REDIS_URL, 0, **BLOCKING)
 
 
+def hasty_redis(within_s: float) -> Redis:
+    """A new client that waits so long for an answer and tries once; the caller closes it."""
+    return _new_client(
+        settings.REDIS_URL, 0, protocol=2, socket_timeout=within_s, socket_connect_timeout=within_s
+    )  # fmt: skip
+
+
 def async_redis() -> Redis:
     """The running event loop's client."""
     clients = _async_clients.setdefault(asyncio.get_running_loop(), {})

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 
 import msgspec
+import redis.exceptions
 from django.conf import settings
 
 from chatapp import ticks
 from chatapp.streaming import connection
+
+ANSWERS_WITHIN_S = 2.0
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +33,16 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     evicted: int
     calls_per_s: int
     replicas: int
+
+
+def answers() -> bool:
+    """Whether it answers at all, known within seconds: the process's client would try a silent server for long."""
+    try:
+        with connection.hasty_redis(ANSWERS_WITHIN_S) as client:
+            client.ping()
+    except (redis.exceptions.RedisError, OSError):
+        return False
+    return True
 
 
 def look() -> Server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -202,6 +203,16 @@ def test_when_redis_is_down_the_page_says_so_and_still_shows_the_database(settin
     assert found["findings"][0]["text"].startswith("Redis: does not answer.")
     assert sign(found, "Migrations")["state"] == "good"
     assert len(found["slow"]) == 1
+
+
+def test_a_redis_that_is_silent_is_said_before_who_looks_has_gone(settings: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
+        settings.REDIS_URL = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        began = time.monotonic()
+        found = look()
+    assert time.monotonic() - began < 8, "the page waits ten seconds"
+    assert found["engines"] is None
+    assert found["findings"][0]["text"].startswith("Redis: does not answer.")
 
 
 # --- work ---------------------------------------------------------------------------------------------------------
