@@ -53,22 +53,27 @@ def overview(request: HttpRequest, access: Access) -> HttpResponseBase:
 def running_now(request: HttpRequest, access: Access) -> HttpResponse:
     """What runs now and no more, for the page that looks again every few seconds (static/js/overview.js). Whoever opens
     the address is led to the page itself."""
-    if request.headers.get("X-Part") != "running":
+    if not _for_script(request):
         return redirect("tenant-overview", access.tenant.slug)
     return render(request, "tenant/running.html", _running(access))
 
 
 @tenant_page(Permission.STOP_ANSWERS, methods=("POST",))
 def stop(request: HttpRequest, access: Access, answer_id: uuid.UUID) -> HttpResponse:
+    """What came of it is said on the page; its script, which stays there, gets that as text, as nothing else would ever
+    be shown before the next page is."""
+    status, level = 200, messages.SUCCESS
     try:
         state = running.stop(access=access, answer_id=answer_id)
     except Unavailable as refusal:
-        messages.error(request, refusal.message)
+        status, level, text = 503, messages.ERROR, refusal.message
     else:
-        if state in running.STOPPED:
-            messages.success(request, _("The answer is being stopped. What it has said so far is kept."))
-        else:
-            messages.info(request, _("The answer had ended already."))
+        text = _("The answer is being stopped. What it has said so far is kept.")
+        if state not in running.STOPPED:
+            level, text = messages.INFO, _("The answer had ended already.")
+    if _for_script(request):
+        return HttpResponse(text, status=status, content_type="text/plain; charset=utf-8")
+    messages.add_message(request, level, text)
     return redirect("tenant-overview", access.tenant.slug)
 
 
@@ -81,6 +86,10 @@ def download_table(request: HttpRequest, access: Access) -> HttpResponseBase:
         return _overview(request, access, refusal)
     parts = export.export(access=access, period=period, what=what, form=form, bom=True)
     return download(request, parts, export.file_name(access, period, what, form))
+
+
+def _for_script(request: HttpRequest) -> bool:
+    return request.headers.get("X-Part") == "running"
 
 
 def _overview(request: HttpRequest, access: Access, refusal: Refusal | None = None) -> HttpResponse:

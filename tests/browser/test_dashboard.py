@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.cache import cache
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from chatapp.audit.models import AuditEntry
 from chatapp.chat.services import ask
@@ -30,7 +31,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.fixture
-def page(browser: Browser, team: Team) -> Iterator[Page]:
+def context(browser: Browser, team: Team) -> Iterator[BrowserContext]:
     """The owner's browser in Berlin, which does not wait for what it asks again."""
     cache.clear()
     context = browser.new_context(
@@ -38,11 +39,21 @@ def page(browser: Browser, team: Team) -> Iterator[Page]:
         reduced_motion="reduce", has_touch=True,
     )  # fmt: skip
     context.set_default_timeout(20_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def served(context: BrowserContext, team: Team) -> Served:
     served = Served(context)
     served.client = log_in(team.owner)
     served.client.cookies["zone"] = "Europe/Berlin"
-    yield context.new_page()
-    context.close()
+    return served
+
+
+@pytest.fixture
+def page(context: BrowserContext, served: Served) -> Page:
+    return context.new_page()
 
 
 def test_charts_are_read_by_mouse_finger_and_keyboard_and_lead_to_their_days(
@@ -131,6 +142,7 @@ def test_what_runs_now_comes_by_itself_and_is_stopped_on_the_page(
     stop.click()
     expect(running).to_contain_text("Stopping")
     expect(stop).to_be_disabled()
+    expect(page.locator(".toast")).to_have_text("The answer is being stopped. What it has said so far is kept.")
     assert page.url == f"{ORIGIN}{PAGE}", "without leaving the page"
     assert AuditEntry.objects.get(action="answer.stopped").object_id == str(generation.pk)
     # A server that is away is said so, and what was there stays.
@@ -138,6 +150,33 @@ def test_what_runs_now_comes_by_itself_and_is_stopped_on_the_page(
     page.clock.run_for(3100)
     expect(page.locator("#running-lost")).to_be_visible()
     expect(running).to_contain_text("Stopping")
-    page.context.unroute("**/admin/running")
-    page.clock.run_for(6100)
-    expect(page.locator("#running-lost")).to_be_hidden()
+    page.reload()
+    expect(page.locator("h1")).to_be_visible()
+    expect(page.locator(".messages")).to_have_count(0)
+
+
+def test_a_stop_that_failed_says_why_and_can_be_tried_again(
+    page: Page, served: Served, team: Team, settings: Any
+) -> None:
+    ask(access=team.member, text="A long story")
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    page.goto(PAGE)
+    stop = page.locator("#running").get_by_role("button", name="Stop the answer to member@acme.test")
+    stop.click()
+    expect(page.locator(".toast")).to_have_text(
+        "That was not done. This answer cannot be stopped at the moment. Try again."
+    )
+    expect(stop).to_be_enabled()
+    # Of somebody who has been logged out meanwhile the page asks no more.
+    served.client.logout()
+    stop.click()
+    expect(page.locator(".toast")).to_contain_text("You may not see this any more. Log in again.")
+    expect(page.locator("#running-lost")).to_have_text("You may not see this any more. Log in again.")
+
+
+def test_a_server_that_is_silent_is_said_to_be_so(page: Page, team: Team) -> None:
+    page.add_init_script("AbortSignal.timeout = () => AbortSignal.abort(new DOMException('late', 'TimeoutError'))")
+    page.clock.install()
+    page.goto(PAGE)
+    page.clock.run_for(3100)
+    expect(page.locator("#running-lost")).to_contain_text("The server does not answer")

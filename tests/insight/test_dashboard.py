@@ -332,6 +332,9 @@ def test_an_admin_stops_an_answer_of_anybody_which_ends_it_and_stands_in_the_log
     Generation.objects.filter(pk=generation.pk).update(state=State.FINISHED)
     again = owner.post(f"{PAGE}running/{generation.pk}/stop", follow=True)
     assert "had ended already" in body(again)
+    told = owner.post(f"{PAGE}running/{generation.pk}/stop", headers=PART)
+    assert (told.status_code, body(told)) == (200, "The answer had ended already.")
+    assert "had ended already" not in body(owner.get(PAGE)), "it has been said"
     assert AuditEntry.objects.filter(action="answer.stopped").count() == 1
 
 
@@ -361,4 +364,6 @@ def test_without_redis_what_runs_is_shown_without_its_state_and_cannot_be_stoppe
     assert "Under way" in body(owner.get(f"{PAGE}running", headers=PART))
     answer = owner.post(f"/api/t/acme/running/{generation.pk}/stop")
     assert answer.status_code == 503
+    told = owner.post(f"{PAGE}running/{generation.pk}/stop", headers=PART)
+    assert (told.status_code, body(told)) == (503, "This answer cannot be stopped at the moment. Try again.")
     assert not AuditEntry.objects.filter(action="answer.stopped").exists()
