@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from chatapp.audit.models import AuditEntry
 from chatapp.chat.services import ask
+from chatapp.limits.models import TenantLimits
 from chatapp.usage.rollup import roll_up
 from tests.browser.served import ORIGIN, Served, beside_playwright
 from tests.chat.conftest import ScriptedWorker, Team, server, strangers, team, worker
@@ -180,3 +181,27 @@ def test_a_server_that_is_silent_is_said_to_be_so(page: Page, team: Team) -> Non
     page.goto(PAGE)
     page.clock.run_for(3100)
     expect(page.locator("#running-lost")).to_contain_text("The server does not answer")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_stop_is_in_sight_on_a_phone_and_limits_are_read_line_by_line(
+    page: Page, team: Team, width: int, picture: Callable[..., None]
+) -> None:
+    ask(access=team.member, text="A long story")
+    TenantLimits.objects.filter(tenant=team.tenant).update(tokens_per_month=1_234_567_890)
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(PAGE)
+    frame, button = page.locator("#running .table"), page.locator("#running button")
+    expect(button).to_be_visible()
+    assert frame.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
+    assert button.evaluate("button => button.getBoundingClientRect().right <= innerWidth")
+    line = page.locator("h1").evaluate(
+        "() => parseFloat(getComputedStyle(document.querySelector('.meters')).lineHeight)"
+    )
+    for part in page.locator(".meters .name, .meters .number").all():
+        assert part.evaluate("part => part.getBoundingClientRect().height") < 1.5 * line, part.inner_text()
+    expect(page.locator(".meters .number").first).to_contain_text("of 1,234,567,890 tokens")
+    picture(page, f"-{width}")
+    page.context.unroute("**/admin/running")
+    page.clock.run_for(6100)
+    expect(page.locator("#running-lost")).to_be_hidden()
