@@ -18,6 +18,7 @@ from chatapp.api.outbox import Outbox
 from chatapp.chat import recorder, services
 from chatapp.chat.tasks import reap
 from chatapp.metrics import sockets, state
+from chatapp.origins import from_our_pages
 from chatapp.streaming import finished
 from engine import protocol
 from engine.protocol import Part, WorkerDetails
@@ -219,6 +220,32 @@ def test_sockets_are_counted_by_their_address_and_their_end(
     assert scraper.grown(f"octavo_websocket_connections_opened_total{{socket={socket}}}") == 1
     assert scraper.grown(f"octavo_websocket_connections_closed_total{{code={said},socket={socket}}}") == 1
     assert "acme" not in scraper.text()
+
+
+def test_a_socket_that_another_site_s_page_opened_is_counted_with_the_code_that_it_was_told(scraper: Scraper) -> None:
+    """As 1006 it would look like a network that loses connections."""
+    coming: list[dict[str, Any]] = [
+        {"type": "websocket.connect"},
+        {"type": "websocket.receive", "text": "{}"},
+        {"type": "websocket.disconnect", "code": 4403},
+    ]
+
+    async def receive() -> Any:
+        return coming.pop(0)
+
+    async def send(message: Any) -> None:
+        return None
+
+    async def never(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError
+
+    async def opened() -> None:
+        scope = {"type": "websocket", "path": "/ws/ui", "headers": [(b"host", b"a"), (b"origin", b"http://b")]}
+        await sockets.counted(from_our_pages(never))(scope, receive, send)
+        sockets._watching.pop(asyncio.get_running_loop()).cancel()
+
+    asyncio.run(opened())
+    assert scraper.grown("octavo_websocket_connections_closed_total{code=4403,socket=ui}") == 1
 
 
 def figure(socket: str) -> float:
