@@ -44,6 +44,8 @@ FAILURES = {
 EXCEPTION = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Configured|Warning): ")
 # A unix socket's path has room for 107 bytes; the longest name that we put into the run folder needs 16 of them.
 LONGEST_RUN_FOLDER = 90
+MEMORY = Path("/dev/shm")  # noqa: S108  only its owner can read what is put there
+COUNTS_NEED = 16 << 20
 
 
 class StartError(Exception):
@@ -174,9 +176,19 @@ def made_once(path: Path) -> str:
 
 def counting(env: dict[str, str], data: Path) -> dict[str, str]:
     """For the programs that serve: they write what they count into a folder, for the web's /metrics. It is emptied
-    here, since pids come again, and a program would go on from another one's counts."""
-    folder = data / "metrics"
-    shutil.rmtree(folder, ignore_errors=True)
+    here, since pids come again, and a program would go on from another one's counts.
+
+    In memory where there is room: the files are mapped, and on a disk that is full a program that counts something for
+    the first time would be killed (SIGBUS), as would each that is started in its place."""
+    name = hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
+    shared, folder = MEMORY / f"octavo-metrics-{os.getuid()}-{name}", data / "metrics"
+    for old in (shared, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        shared.mkdir(mode=0o700)
+        if shutil.disk_usage(shared).free >= COUNTS_NEED:
+            return {**env, "PROMETHEUS_MULTIPROC_DIR": str(shared)}
+        shared.rmdir()
     folder.mkdir(mode=0o700, exist_ok=True)
     return {**env, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
 
@@ -340,7 +352,8 @@ def serve() -> int:
         print("* Starting the engine, the web server, the recorder and Celery", flush=True)
         if len(served) > 1:
             print(f"  {engines.about(served)}", flush=True)
-        supervisor = start_supervisor(counting(env, data), conf)
+        counts = counting(env, data)
+        supervisor = start_supervisor(counts, conf)
         try:
             wait_until_ready(port, supervisor, run, data)
             announce(address(env), data, time.monotonic() - started, setup_link(env))
@@ -350,6 +363,7 @@ def serve() -> int:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             print("\nStopping …", flush=True)
             stop(supervisor)
+            shutil.rmtree(counts["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
             if run != data:
                 shutil.rmtree(run, ignore_errors=True)
 

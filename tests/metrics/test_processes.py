@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from chatapp.metrics import views
+from ops import run
 from ops.run import counting, environment, made_once
 from tests.conftest import ROOT
 from tests.metrics.conftest import samples
@@ -73,13 +74,25 @@ def test_the_web_says_what_all_processes_counted(tmp_path: Path, monkeypatch: py
             one.communicate()
 
 
-def test_a_start_begins_with_an_empty_folder_that_is_its_owners_alone(tmp_path: Path) -> None:
-    (tmp_path / "metrics").mkdir()
-    (tmp_path / "metrics" / "counter_1.db").write_bytes(b"of another time")
-    env = counting({"A": "b"}, tmp_path)
-    assert env == {"A": "b", "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
-    assert list((tmp_path / "metrics").iterdir()) == []
-    assert stat.S_IMODE((tmp_path / "metrics").stat().st_mode) == 0o700
+@pytest.mark.parametrize("room", ["some", "none", "no memory"])
+def test_a_start_begins_with_an_empty_folder_that_is_its_owners_alone(
+    room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory where there is room for it, where no full disk kills who counts."""
+    data, memory = tmp_path / "data", tmp_path / "memory"
+    for folder in (data, memory):
+        folder.mkdir()
+    monkeypatch.setattr(run, "MEMORY", memory if room != "no memory" else tmp_path / "nowhere")
+    if room == "none":
+        monkeypatch.setattr(run, "COUNTS_NEED", 1 << 60)
+    first = Path(counting({}, data)["PROMETHEUS_MULTIPROC_DIR"])
+    assert first.is_relative_to(memory if room == "some" else data)
+    (first / "counter_1.db").write_bytes(b"of another time")
+    assert counting({"A": "b"}, data) == {"A": "b", "PROMETHEUS_MULTIPROC_DIR": str(first)}
+    assert list(first.iterdir()) == []
+    assert stat.S_IMODE(first.stat().st_mode) == 0o700
+    assert [path for path in memory.iterdir() if path != first] == []
+    assert counting({}, tmp_path)["PROMETHEUS_MULTIPROC_DIR"] != str(first), "each data folder has its own"
 
 
 def test_a_token_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
