@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import redis.exceptions
 from django.conf import settings
@@ -20,6 +21,10 @@ from prometheus_client.registry import Collector
 from chatapp.streaming import fleet, server
 
 AWAY = (redis.exceptions.RedisError, OSError)
+# Prometheus gives up after ten seconds. A client gives up a Redis that takes connections and says nothing after twenty:
+# the web would seem to be down, and nobody would be told of Redis.
+ANSWERS_WITHIN_S = 4.0
+_asking = ThreadPoolExecutor(2, "metrics")
 STATES = ("healthy", "unhealthy", "draining", "silent")
 
 
@@ -45,9 +50,11 @@ def by_state(values: Mapping[tuple[str, str], int]) -> Metric:
 class StateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _database()
+        asked = _asking.submit(lambda: [*_redis(), *_workers(), *_queues(), *_recorder(), *_celery()])
         try:
-            found = [*_redis(), *_workers(), *_queues(), *_recorder(), *_celery()]
-        except AWAY:
+            found = asked.result(ANSWERS_WITHIN_S)
+        except AWAY:  # TimeoutError is an OSError
+            asked.cancel()
             yield gauge("redis_up", "1 if Redis answers.", 0)
             yield by_state(dict.fromkeys(_places(), 0))
             return

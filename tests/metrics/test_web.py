@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,6 +175,22 @@ def test_redis_and_database_are_looked_at(scraper: Scraper, settings: Any, monke
     assert seen["octavo_redis_up"] == seen["octavo_database_up"] == 0
     assert seen[f"octavo_workers{{model_name={settings.OCTAVO_MODEL_NAME},state=healthy}}"] == 0, "who could take any?"
     assert "octavo_redis_memory_used_bytes" not in seen
+
+
+def test_a_redis_that_takes_connections_and_says_nothing_is_down_before_prometheus_gives_up(
+    scraper: Scraper, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert state.ANSWERS_WITHIN_S < 10
+    monkeypatch.setattr(state, "ANSWERS_WITHIN_S", 0.3)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "s"))
+        silent.listen()
+        settings.REDIS_URL = f"unix://{tmp_path}/s"
+        began = time.monotonic()
+        seen = scraper.read()
+        assert time.monotonic() - began < 3
+    assert seen["octavo_redis_up"] == 0
+    assert seen["octavo_database_up"] == 1
 
 
 # --- websockets ---------------------------------------------------------------------------------------------------
