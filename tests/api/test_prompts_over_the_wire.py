@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -26,6 +27,14 @@ def call(admin: Browser, method: str, path: str, body: Any = None) -> Any:
     reply = admin.http.request(method, f"/api/t/{slug(admin.stack)}/prompts{path}", json=body, headers=headers)
     assert reply.status_code < 300, reply.text
     return reply.json()
+
+
+def released(stack: Stack) -> list[tuple[str, str]]:
+    """What the engine has logged of versions: (event, version)."""
+    lines = [
+        json.loads(line) for line in stack.log("engine").splitlines() if line.startswith('{"') and line.endswith("}")
+    ]
+    return [(line["event"], line["version"]) for line in lines if "version" in line]
 
 
 @pytest.fixture
@@ -115,7 +124,7 @@ def test_programs_and_chats_choose_an_assistant_and_new_answers_switch_at_once_w
         call(admin, "POST", f"{at}/archive")
     said = stack.log("engine") + stack.log("web") + stack.log("celery")
     assert not re.search("harbour|lantern", said), "no prompt's text is logged"
-    wait_for(lambda: f"prompt.released version={version['id']}" in stack.log("engine"))
+    wait_for(lambda: ("prompt.released", version["id"]) in released(stack))
 
 
 def test_figures_are_counted_by_the_engine_within_a_second(stack: Stack, admin: Browser) -> None:

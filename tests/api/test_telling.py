@@ -254,7 +254,7 @@ async def test_a_stateless_call_asks_the_engine_for_what_the_same_call_over_http
         taken = voice.take()
         voice.finish(taken, 0)
         request = protocol.decode_request(taken.payload)
-        return msgspec.structs.replace(request, id="", deadline_ms=0)
+        return msgspec.structs.replace(request, id="", request_id="", deadline_ms=0)
 
     for by_socket, by_http in cases:
         async with line(team.secret) as socket:
