@@ -19,7 +19,7 @@ from engine import tracing
 log = structlog.get_logger("chatapp.requests")
 
 # Asked every few seconds by whoever watches over us, and answered with 503 until all has started.
-UNSAID = frozenset({"healthz", "readyz", "metrics"})
+UNSAID = frozenset({"healthz", "readyz", "metrics", "metrics/targets"})
 
 
 class Watched:

@@ -174,7 +174,8 @@ async def test_pages_and_refusals_say_their_id_and_only_the_pattern_of_an_addres
     gone = await browser.get("/t/acme/shared/a-secret-token/", headers={"X-Request-Id": "a-secret"})
     assert gone.headers["x-request-id"] == "a-secret"
     assert "a-secret-token" not in json.dumps(lines(request_id="a-secret"))
-    await browser.get("/healthz", headers={"X-Request-Id": "watching"})
+    for watched in ("/healthz", "/metrics", "/metrics/targets"):
+        await browser.get(watched, headers={"X-Request-Id": "watching"})
     assert lines(request_id="watching") == []
 
 
