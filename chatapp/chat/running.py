@@ -83,7 +83,8 @@ def running_now(access: Access, most: int = MOST) -> list[Running]:
 
 
 def stop(*, access: Access, answer_id: object) -> str:
-    """The state after it: cancelled, cancelling, or the one that it had ended in already, which is no entry of the log.
+    """The state after it: cancelled, cancelling, or the one that it had ended in already. What had ended, or was being
+    stopped, is no entry of the log.
 
     Raises NotFound, Forbidden, and Unavailable without Redis.
     """
@@ -96,8 +97,10 @@ def stop(*, access: Access, answer_id: object) -> str:
     details = {"kind": str(used.kind(row)), "principal": row.principal, "model": row.model}
     try:
         with transaction.atomic():
+            # Of a double click, or of two people, the first has stopped it.
+            stopped = streaming_cancel.is_cancelled(str(row.pk))
             state = streaming_cancel.cancel(str(row.pk))
-            if state in STOPPED:
+            if state in STOPPED and not stopped:
                 name = used.name(row.principal)
                 record(
                     "answer.stopped", actor=access.actor, tenant=access.tenant, on=row, name=name, details=details

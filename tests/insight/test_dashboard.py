@@ -318,6 +318,7 @@ def test_an_admin_stops_an_answer_of_anybody_which_ends_it_and_stands_in_the_log
     assert "The answer is being stopped" in body(page)
     assert "Stopping" in body(page)
     assert running.running_now(team.owner)[0].state == "stopping"
+    assert "The answer is being stopped" in body(owner.post(f"{PAGE}running/{generation.pk}/stop", follow=True))
     worker.end(taken, Cancelled(seq=3, usage=Usage(prompt_tokens=7, cached_tokens=3, completion_tokens=2)))
     record()
     generation.refresh_from_db()
