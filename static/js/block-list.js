@@ -42,7 +42,7 @@ export class BlockList {
 
   #goTo(block) {
     const at = this.#passing().findIndex((one) => one >= block);
-    this.#go(at < 0 ? 0 : Math.floor(at / PAGE) * PAGE);
+    this.#go(at < 0 ? Infinity : Math.floor(at / PAGE) * PAGE); // behind the last one: the last page
     this.body.querySelector(`[data-block="${block}"]`)?.focus();
   }
 

@@ -26,6 +26,8 @@ const ROW = 32;
 const SIGHT = 13 * ROW;
 // A worker that is watched and says nothing for so long has nothing to say.
 const PATIENCE_MS = 3000;
+// A page that nobody touches goes over to the successor of a worker that is gone: it may hang on a wall.
+const FOLLOW_MS = 60_000;
 // Times of frames and of the line's points differ by as much; more is history that is not kept.
 const SLACK_MS = 2000;
 
@@ -43,6 +45,7 @@ let next = null; // the one to ask for then
 let pointed = -1; // by the pointer
 let chosen = -1; // by click or key
 let open = null; // the number of the sequence whose table is shown
+let goneAt = 0; // by the page's clock, when the watched worker was first missed
 const lines = new Map(); // worker -> the points of its time line
 const filter = { tenants: new Set(), marks: new Set() }; // tenants by id here, by place for the board
 
@@ -128,9 +131,22 @@ function listWorkers(frame) {
   // The last picture of one that is gone stays, and its history with it; an empty page would say less.
   if (lost && feed.table.head) workers = [{ ...before, gone: true }, ...workers];
   else if (lost || !watched) watched = null;
+  followOn();
   if (!watched && workers.length) watch((workers.find(({ id }) => id === wanted) ?? workers[0]).id);
   tell();
   if (feed.table.head) tellOnce(figuresInWords);
+}
+
+/** Another worker of the same model, or any; who looks at something of the one that is gone keeps it. */
+const successor = (worker) => workers.find((one) => !one.gone && one.model === worker.model) ?? workers.find((one) => !one.gone);
+
+function followOn() {
+  const worker = workers.find(({ id }) => id === watched);
+  if (!worker?.gone) goneAt = performance.now();
+  else if (at === null && chosen < 0 && open === null && performance.now() - goneAt > FOLLOW_MS) {
+    const other = successor(worker);
+    if (other) watch(other.id);
+  }
 }
 
 function watch(worker) {
@@ -194,7 +210,7 @@ function tellNotice(worker, silent) {
   else if (worker?.gone) {
     const when = clock(feed.table.head.at_ms);
     text = `This worker is gone. What you see is ${at === null ? "its last picture, of" : "how it was at"} ${when}.`;
-    const other = workers.find((one) => !one.gone && one.model === worker.model) ?? workers.find((one) => !one.gone);
+    const other = successor(worker);
     if (other) way = { text: `Watch ${other.id}`, go: () => watch(other.id) };
   } else if (place.dataset.short) {
     text = place.dataset.short;
@@ -394,6 +410,7 @@ function tellSequences() {
   const { table } = feed;
   const all = [...table.rows.values()].sort((a, b) => a.number - b.number);
   $("idle").hidden = all.length > 0;
+  $("sequences-table").hidden = all.length === 0;
   $("beside").hidden = all.length === 0 && open === null;
   const first = Math.max(0, Math.min(Math.floor(scroller.scrollTop / ROW) - 2, all.length - 1));
   const last = Math.min(first + Math.ceil(SIGHT / ROW) + 4, all.length);

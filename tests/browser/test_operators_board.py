@@ -328,6 +328,28 @@ def test_workers_come_and_go_and_the_last_picture_of_one_stays(page: Page, pictu
     expect(page.locator("#about")).to_contain_text("gone")
 
 
+def test_a_page_that_nobody_touches_goes_over_to_the_worker_that_came_after(page: Page) -> None:
+    operators = Operators(MadePool("worker-a", 200, list(TEAMS)), MadePool("worker-b", 120, ["t-2"]))
+    for worker in operators.alive:
+        operators.live(worker, 3)
+    operators.alive = ["worker-a"]
+    page.clock.install()
+    opened(page, operators)
+    expect(figure(page, "used")).to_have_text(str(operators.pools["worker-a"].figures().used))
+    operators.alive = ["worker-b"]
+    operators.say_workers()
+    expect(page.locator("#notice")).to_contain_text("This worker is gone.")
+    page.locator("#board-scroll").focus()
+    page.keyboard.press("End")
+    page.clock.fast_forward(70_000)
+    operators.say_workers()
+    expect(page.locator("#notice")).to_contain_text("This worker is gone.")  # somebody looks at a block of it
+    page.keyboard.press("Escape")
+    operators.say_workers()
+    expect(figure(page, "used")).to_have_text(str(operators.pools["worker-b"].figures().used))
+    expect(page.locator("#notice")).to_be_hidden()
+
+
 @pytest.mark.parametrize(("query", "shown"), [("?worker=worker-b", "worker-b"), ("?worker=gone", "worker-a")])
 def test_a_link_names_the_worker_that_is_shown_first(page: Page, query: str, shown: str) -> None:
     operators = Operators(MadePool("worker-a", 200, list(TEAMS)), MadePool("worker-b", 120, ["t-2"]))
