@@ -32,6 +32,7 @@ export class Thumbs {
     this.api = workspace.session.api;
     this.given = new Map(); // id of an answer -> {rating, reasons, comment, included}
     this.sent = new Map(); // id of an answer -> the last call about it
+    this.thumbs = new WeakMap(); // an answer -> its buttons: new ones would lose the second press of a double click
   }
 
   /** What the server knows of a conversation. */
@@ -48,6 +49,17 @@ export class Thumbs {
   of(message) {
     if (message.role !== "assistant" || !message.response_id || !message.text || LIVE.has(message.status)) return null;
     const rating = this.given.get(message.id)?.rating;
+    if (!this.thumbs.has(message)) this.thumbs.set(message, this.#thumbs(message));
+    const thumbs = this.thumbs.get(message);
+    for (const button of thumbs.children) {
+      const pressed = button.dataset.action === `thumb-${rating}`;
+      button.setAttribute("aria-pressed", String(pressed));
+      button.title = pressed ? gettext("Take this back") : button.getAttribute("aria-label");
+    }
+    return thumbs;
+  }
+
+  #thumbs(message) {
     const button = (kind, label) =>
       h(
         "button",
@@ -55,9 +67,7 @@ export class Thumbs {
           type: "button",
           class: "action thumb",
           "data-action": `thumb-${kind}`,
-          "aria-pressed": String(rating === kind),
           "aria-label": label,
-          title: rating === kind ? gettext("Take this back") : label,
           onclick: () => this.#pressed(message, kind),
         },
         icon(`thumbs-${kind}`),

@@ -44,7 +44,11 @@ export class Footer {
 
   #showActions() {
     const focused = this.actions.contains(document.activeElement) ? document.activeElement.dataset.action : null;
-    this.actions.replaceChildren(...this.makers.map((make) => make(this.message)).filter(Boolean));
+    const made = this.makers.map((make) => make(this.message)).filter(Boolean);
+    const before = [...this.actions.children];
+    // What is put in again is out for a moment: a press that has begun on it would be lost.
+    if (made.length === before.length && made.every((one, at) => one === before[at])) return;
+    this.actions.replaceChildren(...made);
     if (focused) this.actions.querySelector(`[data-action="${CSS.escape(focused)}"]`)?.focus();
   }
 

@@ -63,7 +63,8 @@ def test_everything_is_done_without_a_mouse(chat: Chat, picture: Picture) -> Non
     # Going on writing while it answers: kept, and said why it does not go.
     keys.type("And then")
     keys.press("Enter")
-    expect(page.locator(".saying")).to_contain_text("your text stays here")
+    expect(page.locator(".saying")).to_contain_text("is being answered")
+    expect(page.locator("#input")).to_have_value("And then")
     keys.press("Escape")
     chat.wait_for_end()
     assert chat.status() == "cancelled"

@@ -56,7 +56,7 @@ def test_an_owner_invites_publishes_revokes_and_sees_it_all_in_the_audit_log(
     page.wait_for_url(f"**{base}/admin/")
     picture(page, "-overview")
 
-    page.get_by_role("link", name="Members").click()
+    page.get_by_role("complementary", name="Administration").get_by_role("link", name="Members").click()
     page.get_by_role("link", name="Invite people").click()
     page.get_by_label("Email addresses").fill(email)
     page.get_by_role("button", name="Invite", exact=True).click()

@@ -32,7 +32,7 @@ def read(url: str, token: str) -> str:
 
 
 def ask(stack: Stack, text: str) -> str:
-    body = {"model": "default", "max_tokens": 12, "messages": [{"role": "user", "content": text}]}
+    body = {"model": "default", "max_tokens": 12, "ignore_eos": True, "messages": [{"role": "user", "content": text}]}
     request = urllib.request.Request(
         f"{stack.url}/v1/chat/completions",
         data=json.dumps(body).encode(),
