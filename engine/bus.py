@@ -32,7 +32,7 @@ from engine import occupancy_log, occupancy_wire, protocol
 from engine.measures import Measures
 from engine.occupancy_log import OccupancyLog
 from engine.outbox import Listener, Outbox, Said
-from engine.protocol import Delta, Started, Taken, Tell, WorkerDetails
+from engine.protocol import Taken, Tell, WorkerDetails
 
 if TYPE_CHECKING:
     from engine.occupancy import Frame
@@ -52,7 +52,6 @@ PASSING = (
     redis.exceptions.OutOfMemoryError,
     OSError,
 )
-ENGINE_DIED = "The engine stopped unexpectedly while it worked on this. Try again."
 
 
 class RedisUnavailable(Exception):
@@ -152,6 +151,7 @@ class Bus:
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._outbox = Outbox(listener)
         self._unknown: set[str] = set()
+        self._orphans: set[str] = set()  # of which we heard the last time
         self._warm: frozenset[str] = frozenset()
         self._occupancy = OccupancyLog(worker)
         self._forgot: set[str] = set()
@@ -203,6 +203,10 @@ class Bus:
         """Nothing is left here of a tenant that was to be forgotten."""
         # Behind the frames: who waits for this sees a block table without the tenant.
         self._packer.submit(self._inbox.put, ("forgot", tenant))
+
+    def leave(self, generation_ids: Iterable[str]) -> None:
+        """We end before these do: others go on with them."""
+        self._inbox.put(("leave", list(generation_ids)))
 
     def warm(self, tenants: Iterable[str]) -> None:
         """Whose prompts we hold, from now on."""
@@ -272,7 +276,7 @@ class Bus:
                 self._beat_at = now + protocol.HEARTBEAT_S
                 self._heartbeat(client)
             self._flush(client)
-            if self._stop_at is not None and (not self._outbox.active or now > self._stop_at):
+            if self._stop_at is not None and (self._outbox.done or now > self._stop_at):
                 self._fcall(client, protocol.retire(self._worker))
                 return
             if self._may_take and self._takes:
@@ -305,6 +309,9 @@ class Bus:
                 self._warmed[value[0]] = value[1]
             elif kind == "counted":
                 self._counted.append(value)
+            elif kind == "leave":
+                for generation_id in value:
+                    self._outbox.leave(generation_id)
             elif kind == "stop":
                 self._taking, self._stop_at = False, value
             if not wait_fully:
@@ -435,43 +442,44 @@ class Bus:
         if bool(drain) != self._drained:
             self._drained = bool(drain)
             self._listener.drained(self._drained)  # which says so with a heartbeat of its own
-        if self._taking:
-            for generation_id in orphans:
-                self._bury(client, generation_id.decode())
+        if self._takes:
+            self._adopt(client, [generation_id.decode() for generation_id in orphans])
 
     def _compare(self, client: redis.Redis, held: dict[str, str]) -> None:
         unknown = self._outbox.compare(held)
         # The reply that brought it to us was lost. Seen twice, so it is not just on its way.
         for generation_id in unknown & self._unknown:
-            claimed = protocol.parse_claimed(self._fcall(client, protocol.claim(self._worker, generation_id)))
-            if isinstance(claimed, Taken):
-                if claimed.seq < 0 and self._taking:  # though it drains: it was taken before
-                    self._accept(claimed)
-                else:
-                    self._fail(client, claimed)
+            if self._taking:  # though it drains: it was taken before
+                self._claim(client, generation_id)
         self._unknown = unknown
 
-    def _bury(self, client: redis.Redis, generation_id: str) -> None:
-        """End what a dead worker held; a claim fences it off, should it wake up."""
-        claimed = protocol.parse_claimed(self._fcall(client, protocol.claim(self._worker, generation_id)))
-        if isinstance(claimed, Taken):
-            self._fail(client, claimed)
+    def _adopt(self, client: redis.Redis, orphans: list[str]) -> None:
+        """Go on with what dead workers held: as much as there is room for, and the rest where nobody else has taken it
+        within a heartbeat. What the claims fence off is of no use to one that wakes up."""
+        room = self._capacity - len(self._outbox.active)
+        for generation_id in orphans:
+            if room > 0 or generation_id in self._orphans:
+                room -= self._claim(client, generation_id)
+        self._orphans = set(orphans)
 
-    def _fail(self, client: redis.Redis, taken: Taken) -> None:
-        entries: Any = client.xrange(protocol.generation_key(taken.id))
-        events = [protocol.decode_event(fields[b"event"]) for _, fields in entries]
-        started = next((event for event in events if isinstance(event, Started)), None)
-        usage = protocol.Usage(
-            prompt_tokens=started.prompt_tokens if started else 0,
-            cached_tokens=started.cached_tokens if started else 0,
-            shared_tokens=started.shared_tokens if started else 0,
-            completion_tokens=sum(len(part.token_ids) for e in events if isinstance(e, Delta) for part in e.parts),
+    def _claim(self, client: redis.Redis, generation_id: str) -> bool:
+        claimed = protocol.parse_claimed(self._fcall(client, protocol.claim(self._worker, generation_id)))
+        if not isinstance(claimed, Taken):
+            if claimed not in ("gone", "owned", "busy"):
+                log.warning("generation.not_continued", generation=generation_id, outcome=claimed)
+            return False
+        entries: Any = client.xrange(protocol.generation_key(generation_id)) if claimed.seq >= 0 else ()
+        said = [protocol.decode_event(fields[b"event"]) for _, fields in entries]
+        log.info(
+            "generation.continued",
+            generation=generation_id,
+            attempt=claimed.attempt,
+            seq=claimed.seq,
+            alone=claimed.alone,
+            request_id=_request_id(claimed),
         )
-        event = protocol.Failed(seq=taken.seq + 1, code="engine_died", message=ENGINE_DIED, retryable=True, usage=usage)
-        self._fcall(client, protocol.finish(self._worker, taken.id, taken.attempt, event))
-        log.warning(
-            "generation.orphan_failed", generation=taken.id, attempt=taken.attempt, request_id=_request_id(taken)
-        )
+        self._accept(msgspec.structs.replace(claimed, log=said))
+        return True
 
     # --- hints ----------------------------------------------------------------------------------------------------
 

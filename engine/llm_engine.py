@@ -29,6 +29,7 @@ from engine import snapshot
 from engine.block_pool import BlockPool
 from engine.chat_memory import ChatMemory
 from engine.config import EngineConfig
+from engine.continuation import Begun, CannotContinue, Replayed, replay
 from engine.detokenizer import Detokenizer, ReadDetokenizer, ShowingVocabulary, TokenizerVocabulary
 from engine.grammar import CompiledGrammar, GrammarCompiler
 from engine.grammar_spec import GrammarError, GrammarSpec
@@ -186,6 +187,7 @@ class LLMEngine:
         param: str = "messages",
         continues: bool = False,
         conversation: str = "",
+        begun: Begun | None = None,
     ) -> None:
         """Queue a request. Raises RequestRefused when it could never run or its id is in use.
 
@@ -194,7 +196,8 @@ class LLMEngine:
         the part of the pool that what it runs may use; both are the tenant's from now on. `max_prompt_tokens`: refuse
         a longer prompt. `grammar`: instead of what `params` name; `calls`: how the answers call functions. `param`: the
         caller's word for where the prompt came from, for refusals. `continues`: the prompt ends with the beginning of
-        the answer. `conversation`: the tenant's chat that this is a turn of, under which `chats` knows it.
+        the answer. `conversation`: the tenant's chat that this is a turn of, under which `chats` knows it. `begun`:
+        what another engine has told of it already; this one goes on behind it. Raises CannotContinue where it cannot.
         """
         tokens = len(prompt_token_ids)
         if request_id in self._live:
@@ -219,7 +222,9 @@ class LLMEngine:
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos)
         # The last token of an answer needs no slot: nothing is computed from it.
         longest = min(self.max_model_len, slots + 1)
-        parsers = [None if calls is None else calls.parser(index) for index in range(params.n)]
+        begun = begun or Begun()
+        left = [index for index in range(params.n) if begun.choice(index).finish_reason is None]
+        parsers = {index: None if calls is None else calls.parser(index) for index in left}
         choices = [
             Sequence(
                 request_id,
@@ -236,12 +241,42 @@ class LLMEngine:
                 calls=parser,
                 conversation=conversation,
             )
-            for index, parser in enumerate(parsers)
+            for index, parser in parsers.items()
         ]
+        told = self._go_on(choices, begun)
         # The first choice computes the prompt; the others wait for it, and copy the end of it.
         for sequence in choices:
             self.scheduler.add(sequence, weight, blocks)
         self._live[request_id] = choices
+        for sequence, replayed in told:
+            if replayed.reason is not None:
+                output = self._finish(sequence, replayed.reason, text=replayed.text, flush=replayed.flush)
+            else:
+                output = self._output(sequence, text=replayed.text)
+            output.tool_calls = replayed.calls + output.tool_calls
+            self._ended.append(output)
+
+    def _go_on(self, choices: list[Sequence], begun: Begun) -> list[tuple[Sequence, Replayed]]:
+        """Bring new sequences to where their log ends; those of which there is more to tell, and what."""
+        untold = []
+        for sequence in choices:
+            if begun.started is not None:
+                if begun.started.prompt_tokens != sequence.prompt_len:
+                    told = begun.started.prompt_tokens
+                    raise CannotContinue(f"its prompt had {told} tokens and has {sequence.prompt_len} here")
+                sequence.started = True
+                sequence.num_cached = begun.started.cached_tokens
+                sequence.num_charged = sequence.prompt_len
+                sequence.num_scored = 0 if sequence.index else begun.prompt_logprobs
+            before = begun.choice(sequence.index)
+            if before.token_ids:
+                try:
+                    replayed = replay(sequence, before, self._hear)
+                except GrammarError as error:
+                    raise CannotContinue(f"its form: {error}") from None
+                if replayed.text or replayed.calls or replayed.reason is not None:
+                    untold.append((sequence, replayed))
+        return untold
 
     def _detokenizer(
         self, params: SamplingParams, calls: CallReading | None, parser: CallParser | None, continues: bool
@@ -291,9 +326,14 @@ class LLMEngine:
             self._grammars.forget(tenant)
         return self.cache.forget_tenant(tenant, self.scheduler.running)
 
+    def run_alone(self, request_id: str | None) -> None:
+        """Run nothing but this request, whether it is here already or comes; None: all that is there again."""
+        self.scheduler.only = request_id
+
     def has_work(self) -> bool:
         """Whether `step` has anything to do or to tell."""
-        return bool(self._ended) or self.scheduler.has_work()
+        only = self.scheduler.only
+        return bool(self._ended) or (self.scheduler.has_work() if only is None else only in self._live)
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
@@ -445,28 +485,35 @@ class LLMEngine:
         Whatever goes wrong here ends only this one.
         """
         try:
-            text, reason, flush = "", None, True
+            text = ""
             for said, token in enumerate(drawn.tokens, 1):
                 if said > 1:  # the one before was an accepted draft token: its K and V are there
                     self.scheduler.computed(sequence, 1)
                     self.totals["output_tokens"] += self.scheduler.charge_output([sequence.tenant])
-                sequence.token_ids.append(token)
-                if token in sequence.stop_ids:
-                    reason = "stop"
-                elif sequence.detokenizer is not None:
-                    more, stopped = sequence.detokenizer.push(token)
-                    text += more
-                    if stopped:
-                        reason, flush = "stop", False
-                if reason is None and sequence.watched:
-                    reason = self._watch(sequence, token)
-                if reason is None and len(sequence.token_ids) >= sequence.max_total:
-                    reason = "length"
+                more, reason, flush = self._hear(sequence, token)
+                text += more
                 if reason is not None:
                     return self._finish(sequence, reason, drawn, text, said=said, flush=flush)
             return self._output(sequence, drawn, text)
         except Exception as error:
             return self._finish(sequence, "error", error=f"{type(error).__name__}: {error}", flush=False)
+
+    def _hear(self, sequence: Sequence, token: int) -> tuple[str, str | None, bool]:
+        """Append a token of the answer, and tell it to all that follow it: the text to show now, why the answer ends
+        here, and whether text that is still held back belongs to it. Raises GrammarError."""
+        text, reason, flush = "", None, True
+        sequence.token_ids.append(token)
+        if token in sequence.stop_ids:
+            reason = "stop"
+        elif sequence.detokenizer is not None:
+            text, stopped = sequence.detokenizer.push(token)
+            if stopped:
+                reason, flush = "stop", False
+        if reason is None and sequence.watched:
+            reason = self._watch(sequence, token)
+        if reason is None and len(sequence.token_ids) >= sequence.max_total:
+            reason = "length"
+        return text, reason, flush
 
     @staticmethod
     def _watch(sequence: Sequence, token: int) -> str | None:

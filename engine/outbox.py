@@ -73,6 +73,8 @@ class Generation:
         self.terminal: AnyTerminal | None = None
         self.forget_at: float | None = None
         self.cancel_known = False
+        self.left = False
+        """Somebody else is to go on with it; what has been said so far still goes out."""
 
     def unsent(self) -> list[Tell]:
         return [Tell(self.id, self.attempt, event, cost) for event, cost in self.events[self.logged :]]
@@ -123,6 +125,12 @@ class Outbox:
             else:
                 generation.terminal = event
 
+    def leave(self, generation_id: str) -> None:
+        """Say nothing more of it than has been said: another worker goes on where its log will end."""
+        generation = self.active.get(generation_id)
+        if generation is not None:
+            generation.left = True
+
     def told_one(self, tell: Tell, told: Told) -> None:
         generation = self.active.get(tell.id)
         if generation is None:
@@ -160,6 +168,11 @@ class Outbox:
         if not generation.cancel_known and generation.terminal is None:
             generation.cancel_known = True
             self._listener.cancelled(generation.id)
+
+    @property
+    def done(self) -> bool:
+        """Nothing is to be said any more."""
+        return all(generation.left for generation in self.active.values()) and not self.has_unsent()
 
     def _drop(self, generation: Generation) -> None:
         log.warning("wire.stale", generation=generation.id, attempt=generation.attempt)

@@ -49,6 +49,8 @@ FINISHED = "octavo:finished"
 WORKERS = "octavo:workers"
 VANISHED = "octavo:vanished"
 """A stream, bounded: workers that were forgotten without having said goodbye: worker, model, host, beat_ms."""
+DEAD = "octavo:dead"
+"""A stream, bounded: requests that no worker outlived and that were given up: id, tenant, model, worker, attempts."""
 DRAIN = "drain"
 """A field of `worker_key`, there while an operator wants the worker to take nothing new."""
 
@@ -587,7 +589,12 @@ def parse_enqueued(reply: list[Any]) -> Enqueued:
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A generation that a worker owns now. `payload`: the encoded Request; `seq`: the last logged one, or -1."""
+    """A generation that a worker owns now. `payload`: the encoded Request; `seq`: the last logged one, or -1.
+
+    `taken_ms`, `first_ms`: when the attempt that started it was taken, and when it said its first; 0: not yet. `alone`:
+    workers seem to have died of it, so nothing else may run until it has said something. `log`: of one that somebody
+    else began, what was said of it, for who goes on.
+    """
 
     id: str
     attempt: int
@@ -595,6 +602,10 @@ class Taken(msgspec.Struct, frozen=True):
     waited_ms: int
     now_ms: int
     seq: int
+    taken_ms: int = 0
+    first_ms: int = 0
+    alone: bool = False
+    log: list[AnyEvent] = []
 
 
 def take(worker: str, model: str, room: int, running: Iterable[str], warm: Iterable[str] = ()) -> Call:
@@ -605,17 +616,21 @@ def take(worker: str, model: str, room: int, running: Iterable[str], warm: Itera
 def parse_taken(reply: list[Any] | None) -> Taken | None:
     if not reply:
         return None
-    generation, attempt, payload, waited, now, seq = reply
-    return Taken(_text(generation), int(attempt), bytes(payload), int(waited), int(now), int(seq))
+    generation, attempt, payload, waited, now, seq, taken, first, alone = reply
+    times = int(waited), int(now), int(seq), int(taken), int(first)
+    return Taken(_text(generation), int(attempt), bytes(payload), *times, bool(alone))
 
 
 def claim(worker: str, generation_id: str) -> Call:
-    """Take over from a stale owner, or take up what we own without knowing it. Reply: parse_claimed."""
+    """Take over from a stale owner, or take up what we own without knowing it, to go on where its log ends. Reply:
+    parse_claimed."""
     return _call("claim", worker, generation_id)
 
 
 def parse_claimed(reply: list[Any]) -> Taken | str:
-    """Taken, or why not: gone (has ended), owned (by a live worker), interrupted (ended: its log may have a hole)."""
+    """Taken, or why not: gone (has ended), owned (by a live worker), busy (it would run alone, and the worker already
+    has one that does); or how it was ended: interrupted (its log may have a hole), dead (no worker outlives it), ended
+    (cancelled, or past its deadline)."""
     return parse_taken(reply[1:]) or _text(reply[0])
 
 

@@ -16,7 +16,7 @@ from engine import protocol, tracing
 from engine.protocol import AnyTerminal
 
 if TYPE_CHECKING:
-    from engine.worker_loop import Run
+    from engine.run import Run
 
 log = structlog.get_logger(__name__)
 

@@ -16,6 +16,7 @@ least service: its half-computed prompt, else the head of its queue. Promises:
 - a sequence alone always fits (the engine refuses those that never could), so every step that has work makes progress;
 - where every layer has a sliding window, a sequence is admitted with the blocks that it needs at once, and goes on with
   those that it leaves behind (engine.windows); before anybody is preempted or kept waiting, these are given back;
+- while `only` names a request, nothing else is scheduled: what runs keeps its blocks, unless it needs them;
 - `release` is the only way out, from any state, once or many times.
 
 It knows no tensors, no text and no clock.
@@ -87,6 +88,8 @@ class Scheduler:
         self.running: dict[Sequence, None] = {}  # in the order of admission
         self.num_decodes = 0
         """Sequences of the last schedule that decode, before any prompt was looked at."""
+        self.only: str | None = None
+        """The request that nothing else is scheduled beside; None: there is none such."""
         self.preemptions = 0
         self._blocks_of: dict[str, int] = {}
         """The most blocks of a tenant, where it has been said, for as long as the tenant has sequences."""
@@ -157,7 +160,7 @@ class Scheduler:
         else:
             size = self.block_size
             for sequence in list(self.running):
-                if sequence.state is not SequenceState.RUNNING:
+                if sequence.state is not SequenceState.RUNNING or self._is_held(sequence):
                     continue  # preempted for one before it, just now
                 if len(sequence.token_ids) - sequence.num_computed > 1:
                     half_computed.setdefault(sequence.tenant, []).append(sequence)
@@ -175,7 +178,7 @@ class Scheduler:
         """What runs, as in `schedule`, behind a step in flight."""
         size, behind = self.block_size, self._behind
         for sequence in list(self.running):
-            if sequence.state is not SequenceState.RUNNING:
+            if sequence.state is not SequenceState.RUNNING or self._is_held(sequence):
                 continue
             known, start = len(sequence.token_ids), sequence.num_computed + behind.get(sequence, 0)
             if known - start > 1:
@@ -184,6 +187,9 @@ class Scheduler:
                 pass  # the token that it is getting is its last one, whichever it is
             elif start < len(sequence.block_table) * size or self._has_slots(sequence, batch):
                 batch[sequence] = 1
+
+    def _is_held(self, sequence: Sequence) -> bool:
+        return self.only is not None and sequence.request_id != self.only
 
     def _start(self, sequence: Sequence) -> int:
         """The tokens of a running sequence that come before what is being scheduled."""
@@ -341,6 +347,8 @@ class Scheduler:
                 return sequence
         if admitting:
             for sequence in self._waiting_of.get(tenant, ()):
+                if self._is_held(sequence):
+                    continue
                 if sequence not in passed_over and sequence not in not_yet and sequence not in self._behind:
                     return sequence  # one that was preempted in flight has a token coming
         return None
@@ -419,6 +427,8 @@ class Scheduler:
             return False
         wanted = None
         for twin in self._prefilling.get(sequence.tenant, ()):
+            if self._is_held(twin):
+                continue
             if twin.last_cached is match.last and twin.num_computed < min(end, twin.num_tokens):
                 wanted = wanted or sequence.content(start, end)
                 if common_tokens(twin.content(start, min(end, twin.num_tokens)), wanted) == end - start:

@@ -19,6 +19,11 @@ local VANISHED = 'octavo:vanished'
 local MOST_VANISHED = 100
 local CONTROL_LENGTH = 1000
 local ORPHANS = 64        -- how many a worker is handed in one call; the rest comes a second later
+local AFTER_START_S = 4   -- so long after its own start the server holds nobody for dead: they have yet to come back
+local ALONE_FROM = 2      -- so many workers in a row that died of a request, as it seems, and it runs alone
+local DEAD_FROM = 5       -- three of them while it ran alone
+local DEAD = 'octavo:dead'
+local MOST_DEAD = 1000
 
 local GROUP = 'workers'
 local FINISHED = 'octavo:finished'
@@ -52,8 +57,12 @@ end
 -- Requests --------------------------------------------------------------------------------------------------------
 
 -- The fields of octavo:request:{id}; those from `attempt` on are numbers.
+--
+-- `taken_ms`, `first_ms`: when the attempt that started it was taken, when it said its first. `mark`: its seq when it was
+-- handed over last. `crashes`: workers in a row that died with it before it had said anything behind the mark.
 local FIELDS = {'state', 'model', 'tenant', 'entry', 'owner', 'run_id', 'cancel',
-  'attempt', 'seq', 'weight', 'estimate', 'bytes', 'queued_ms', 'deadline_ms', 'lease_ms'}
+  'attempt', 'seq', 'weight', 'estimate', 'bytes', 'queued_ms', 'deadline_ms', 'lease_ms',
+  'taken_ms', 'first_ms', 'mark', 'crashes'}
 local FIRST_NUMBER = 8
 
 local function read_request(id)
@@ -141,6 +150,36 @@ local function leave_queue(request)
   if waiting(queue) == 0 then redis.call('ZREM', backlog_key(request.model), request.tenant) end
 end
 
+-- Who lives -------------------------------------------------------------------------------------------------------
+
+local function is_stale(worker, now)
+  local beat = redis.call('ZSCORE', WORKERS, worker)
+  if not beat or beat == '0' then return true end
+  if now - beat > STALE_MS then
+    local up_s = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
+    return tonumber(up_s) >= AFTER_START_S
+  end
+  local stepped = redis.call('HGET', worker_key(worker), 'stepped_ms')
+  return stepped and now - stepped > STALLED_MS and redis.call('SCARD', held_key(worker)) > 0
+end
+
+-- Suspects --------------------------------------------------------------------------------------------------------
+
+-- A request that several workers in a row have died of runs alone: field `solo` of its worker names it, the worker runs
+-- and takes nothing else until it has said something, and whatever the worker dies of then is put down to it alone.
+
+local function solo_of(worker) return redis.call('HGET', worker_key(worker), 'solo') end
+
+-- A seq that is a token's, not that of `started`.
+local function has_got_on(request) return request.seq > math.max(request.mark, 0) end
+
+-- What a dead worker ran alone stays written down: what else it held is still to be claimed.
+local function clear_of_suspicion(request)
+  if request.crashes >= ALONE_FROM and solo_of(request.owner) == request.id and not is_stale(request.owner, now_ms()) then
+    redis.call('HDEL', worker_key(request.owner), 'solo')
+  end
+end
+
 -- Endings ---------------------------------------------------------------------------------------------------------
 
 -- Write the terminal event, which has the last number + 1, and hand the generation to the recorders.
@@ -148,12 +187,16 @@ local function finish_as(request, status, event)
   local seq = request.seq + 1
   log(request, seq, event)
   leave_queue(request)
-  if request.owner ~= '' then redis.call('SREM', held_key(request.owner), request.id) end
+  if request.owner ~= '' then
+    redis.call('SREM', held_key(request.owner), request.id)
+    clear_of_suspicion(request)
+  end
   -- What was refused before it started has cost nothing.
   if status == 'refused' and request.state == 'running' and request.seq < 0 then charge(request, -request.estimate) end
   request.state, request.seq = status, seq
   write_request(request, 'state', 'seq', 'attempt')
-  redis.call('HDEL', request_key(request.id), 'entry', 'cancel', 'lease_ms', 'estimate', 'bytes')
+  redis.call('HDEL', request_key(request.id), 'entry', 'cancel', 'lease_ms', 'estimate', 'bytes',
+    'taken_ms', 'first_ms', 'mark', 'crashes')
   redis.call('XADD', FINISHED, '*', 'id', request.id, 'status', status, 'tenant', request.tenant, 'model', request.model)
 end
 
@@ -166,6 +209,7 @@ end
 
 local CANCELLED_LEASE = 'The caller has gone away.'
 local TIMED_OUT = 'The request reached its deadline before it was answered.'
+local POISON = 'The engine stopped each time it began to work on this, so it is not tried again.'
 local TAIL_LOST = 'Redis restarted while this was being answered, and a part of the answer may be lost.'
 
 -- What makes a request end before any worker touches it, or nil.
@@ -181,29 +225,26 @@ end
 
 -- Workers ---------------------------------------------------------------------------------------------------------
 
-local function is_stale(worker, now)
-  local beat = redis.call('ZSCORE', WORKERS, worker)
-  if not beat or now - beat > STALE_MS then return true end
-  local stepped = redis.call('HGET', worker_key(worker), 'stepped_ms')
-  return stepped and now - stepped > STALLED_MS and redis.call('SCARD', held_key(worker)) > 0
-end
-
 local function hint(model, ...)
   redis.call('XADD', control_key(model), 'MAXLEN', '~', CONTROL_LENGTH, '*', ...)
 end
 
 -- A worker owns the request from here on, under the next attempt.
-local function hand_over(request, worker)
+local function hand_over(request, worker, now)
   if request.owner ~= '' then redis.call('SREM', held_key(request.owner), request.id) end
   request.state, request.owner, request.attempt = 'running', worker, request.attempt + 1
-  write_request(request, 'state', 'owner', 'attempt')
+  request.mark = request.seq
+  if request.seq < 0 then request.taken_ms = now end
+  write_request(request, 'state', 'owner', 'attempt', 'mark', 'taken_ms', 'crashes')
+  if request.crashes >= ALONE_FROM then redis.call('HSET', worker_key(worker), 'solo', request.id) end
   redis.call('SADD', held_key(worker), request.id)
-  redis.call('ZADD', WORKERS, 'NX', now_ms(), worker)  -- so that others find what it holds, whenever it dies
+  redis.call('ZADD', WORKERS, 'NX', now, worker)  -- so that others find what it holds, whenever it dies
   log(request, -1, cjson.encode({type = 'claimed', seq = -1, worker = worker, attempt = request.attempt}))
 end
 
 local function handed(request, payload, now)
-  return {request.id, request.attempt, payload, now - request.queued_ms, now, request.seq}
+  return {request.id, request.attempt, payload, request.taken_ms - request.queued_ms, now, request.seq,
+    request.taken_ms, request.first_ms, request.crashes >= ALONE_FROM and 1 or 0}
 end
 
 -- The functions ---------------------------------------------------------------------------------------------------
@@ -257,7 +298,7 @@ end
 local function take(_, args)
   local worker, model, room = args[1], args[2], tonumber(args[3])
   -- Asked here, so that it gets nothing more once the operator has been told that it drains.
-  if redis.call('HEXISTS', worker_key(worker), 'drain') == 1 then return false end
+  if redis.call('HEXISTS', worker_key(worker), 'drain') == 1 or solo_of(worker) then return false end
   local running, warm, running_count = {}, {}, 0
   for _, tenant in ipairs(cjson.decode(args[4])) do running[tenant] = true; running_count = running_count + 1 end
   for _, tenant in ipairs(cjson.decode(args[5])) do warm[tenant] = true end
@@ -278,10 +319,16 @@ local function take(_, args)
 
   local queue = queue_key(model, chosen.tenant)
   local read = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', 1, 'STREAMS', queue, '>')
-  hand_over(chosen, worker)
+  hand_over(chosen, worker, now)
   charge(chosen, chosen.estimate)
   if waiting(queue) == 0 then redis.call('ZREM', backlog_key(model), chosen.tenant) end
   return handed(chosen, read[1][2][1][2][4], now)
+end
+
+-- Whether the server has lost what came after the last event that it knows of. Its file is a beginning of all that was
+-- done; what a worker did before it went in order lies before that.
+local function may_have_a_hole(request, retired)
+  return request.seq >= 0 and request.run_id ~= run_id() and not retired
 end
 
 local function claim(_, args)
@@ -292,22 +339,38 @@ local function claim(_, args)
     redis.call('SREM', held_key(worker), id)
     return {'gone'}
   end
-  if request.owner ~= worker and not is_stale(request.owner, now) then return {'owned'} end
-  if request.seq >= 0 and request.run_id ~= run_id() then
+  local queue, former = queue_key(request.model, request.tenant), request.owner
+  if former ~= worker and not is_stale(former, now) then return {'owned'} end
+  local early = early_end(request, now)
+  if early then
+    end_as(request, early)
+    return {'ended'}
+  end
+  local retired = redis.call('ZSCORE', WORKERS, former) == '0'
+  if may_have_a_hole(request, retired) then
     end_as(request, {type = 'interrupted', code = 'redis_restarted', message = TAIL_LOST, retryable = true})
     return {'interrupted'}
   end
-  local queue, former = queue_key(request.model, request.tenant), request.owner
   local entry = redis.call('XRANGE', queue, request.entry, request.entry)[1]
   if not entry then
     end_as(request, {type = 'interrupted', code = 'request_lost', message = TAIL_LOST, retryable = true})
     return {'interrupted'}
   end
+  if has_got_on(request) then request.crashes = 0 end
+  -- A worker that went in order has died of nothing, and one that ran a suspect has died of that.
+  if former ~= worker and not retired and (solo_of(former) or id) == id then request.crashes = request.crashes + 1 end
+  if request.crashes >= DEAD_FROM then
+    redis.call('XADD', DEAD, 'MAXLEN', '~', MOST_DEAD, '*', 'id', id, 'tenant', request.tenant, 'model', request.model,
+      'worker', former, 'attempts', request.attempt)
+    end_as(request, {type = 'failed', code = 'poison', message = POISON, retryable = false})
+    return {'dead'}
+  end
+  if request.crashes >= ALONE_FROM and (solo_of(worker) or id) ~= id then return {'busy'} end
   redis.call('XCLAIM', queue, GROUP, worker, 0, request.entry, 'JUSTID')
   if former ~= worker and #redis.call('XPENDING', queue, GROUP, '-', '+', 1, former) == 0 then
     redis.call('XGROUP', 'DELCONSUMER', queue, GROUP, former)
   end
-  hand_over(request, worker)
+  hand_over(request, worker, now)
   return {'ok', unpack(handed(request, entry[2][4], now))}
 end
 
@@ -323,6 +386,11 @@ local function tell_one(worker, id, attempt, seq, cost, event)
     log(request, seq, event)
     request.seq, request.run_id = seq, run_id()
     write_request(request, 'seq', 'run_id')
+    if seq == 1 then redis.call('HSET', request_key(id), 'first_ms', now_ms()) end
+    if request.crashes >= ALONE_FROM and has_got_on(request) then
+      clear_of_suspicion(request)
+      redis.call('HSET', request_key(id), 'crashes', 0)
+    end
     -- `started` (seq 0) brings the true cost of the prompt in place of the estimate.
     if seq == 0 then charge(request, cost - request.estimate) else charge(request, cost) end
   end
@@ -357,7 +425,8 @@ local function cancel(_, args)
   local id = args[1]
   local request = read_request(id)
   if not request then
-    request = {id = id, state = 'queued', model = '', tenant = '', entry = '', owner = '', attempt = 0, seq = -1}
+    request = {id = id, state = 'queued', model = '', tenant = '', entry = '', owner = '', attempt = 0, seq = -1,
+      crashes = 0}
   end
   if has_ended(request) then return request.state end
   if request.state == 'running' and not is_stale(request.owner, now_ms()) then
@@ -397,6 +466,11 @@ local function heartbeat(_, args)
     redis.call('HSET', worker_key(worker), 'stepped_ms', now)
   end
   redis.call('HSET', worker_key(worker), 'steps', steps, 'details', details)
+  -- One that was taken for dead while it ran a suspect, and wakes up, is rid of it.
+  local solo = solo_of(worker)
+  if solo and redis.call('SISMEMBER', held_key(worker), solo) == 0 then
+    redis.call('HDEL', worker_key(worker), 'solo')
+  end
   local reply = {now}
   for _, id in ipairs(held) do
     local request = read_request(id)

@@ -47,6 +47,7 @@ ENGINE_SETTINGS = (
     "speculation",
     "overlap",
     "graphs",
+    "batch_invariant",
     "max_seqs_per_tenant",
     "max_kv_share",
     "prompt_store",
@@ -102,10 +103,12 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         ("speculation", False, "check guesses at the next tokens where that pays"),
         ("overlap", None, "schedule a step while the one before it is computed; neither: on a GPU"),
         ("graphs", True, "record decode steps on a GPU once and replay them"),
+        ("batch_invariant", False, "answers do not depend on what else runs, to the bit; slower"),
     )
     for name, usual, text in switches:
         default = _is_on(parser, f"OCTAVO_WORKER_{name.upper()}", usual)
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default, help=text)
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
     number("metrics_port", int, None, "where Prometheus finds /metrics; 0: a free port; not given: nowhere")
     metrics_host = env("OCTAVO_WORKER_METRICS_HOST") or "127.0.0.1"
     parser.add_argument("--metrics-host", default=metrics_host, help="the address that this port is at")

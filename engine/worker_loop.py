@@ -1,12 +1,13 @@
 """The engine loop of a worker: take in what has arrived, compute a step, hand out what it gave.
 
-Owns the runs: which generations are ours, where each stands in its log and how it will end. It never waits for the
-network (the bus does, in its own threads), nor for a tokenizer (one thread renders and tokenizes prompts), nor for a
-grammar (another one compiles).
+Owns the runs: which generations are ours. It never waits for the network (the bus does, in its own threads), nor for a
+tokenizer (one thread renders and tokenizes prompts), nor for a grammar (another one compiles).
 
 Promises: a generation that was taken ends with exactly one terminal event, unless it is dropped because it is not ours
-any more; a cancelled one has freed its blocks before the next step; `stop` lets what runs finish, for a while; a step
-that fails ends everything with an error event at once. No prompt or answer text is logged. Knows no Redis.
+any more; one that another worker began goes on where its log ends; a cancelled one has freed its blocks before the next
+step; `stop` lets what runs finish, for a while, and leaves the rest to others; a step that fails ends everything with
+an error event at once; beside one that workers seem to have died of nothing runs. No prompt or answer text is logged.
+Knows no Redis.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import structlog
 
 from engine import __version__, protocol, run_ends, wire_requests
 from engine.bus import Bus
+from engine.continuation import Begun, CannotContinue
 from engine.fairness import OUTPUT_COST, PROMPT_COST
 from engine.measures import Measures
 from engine.occupancy import Occupancy, Pace
@@ -36,16 +38,14 @@ from engine.protocol import (
     AnyTerminal,
     CountRequest,
     Delta,
-    Part,
     PublishedPrompt,
     Request,
     Started,
     Taken,
-    Timing,
-    Usage,
     Watch,
     WorkerDetails,
 )
+from engine.run import Prompt, Run
 from engine.worker_memory import WorkerMemory
 from engine.worker_prompts import WorkerPrompts
 
@@ -71,75 +71,9 @@ REASON_OF: dict[type, str] = {
 """Why a request ended that did not end by itself, in the words of the metrics; whatever else: error."""
 
 FAULT = "The engine failed while it worked on this. Try again."
-STOPPED = "The engine was stopped before the answer was complete. Try again."
+CHANGED = "The engine that went on with this reads it another way than the one that began it. Try again."
 TIMED_OUT = "The request reached its deadline before the answer was complete."
 DEADLINE = protocol.TimedOut(code="deadline", message=TIMED_OUT, retryable=True)
-
-
-class Run:
-    """A generation that this worker owns: where it stands, and what its last event will need."""
-
-    __slots__ = (
-        "added_at", "attempt", "cached", "deadline", "ending", "first_at", "id", "last_at", "left", "outputs", "parts",
-        "prompt", "reason", "request", "scheduled_at", "seq", "several", "shared", "taken_at", "waited_s",
-    )  # fmt: skip
-
-    def __init__(self, taken: Taken) -> None:
-        self.id = taken.id
-        self.attempt = taken.attempt
-        self.seq = taken.seq + 1
-        self.request: Request | None = None
-        self.taken_at = time.monotonic()
-        self.waited_s = taken.waited_ms / 1000
-        self.deadline: float | None = None
-        self.added_at: float | None = None  # the scheduler has it
-        self.scheduled_at: float | None = None  # the first step with a part of it begins
-        self.first_at: float | None = None  # its first token is there
-        self.last_at = self.taken_at
-        self.prompt = self.cached = self.shared = 0  # tokens; `shared`: of what others share, whether cached or not
-        self.outputs: dict[int, int] = {}  # choice -> its tokens
-        self.several = False  # choices
-        self.left = 0  # of them that have not ended
-        self.reason: str | None = None  # why the first choice ended by itself
-        self.parts: list[Part] = []  # what this step has added
-        self.ending: AnyTerminal | None = None  # what it ends with, once the engine has let go of it
-
-    @property
-    def engine_id(self) -> str:
-        """The engine may still have to tell the end of an earlier attempt when we are given the next one."""
-        return f"{self.id}/{self.attempt}"
-
-    @property
-    def usage(self) -> Usage:
-        tokens = sum(self.outputs.values())
-        return Usage(
-            prompt_tokens=self.prompt,
-            cached_tokens=self.cached,
-            shared_tokens=min(self.cached, self.shared),
-            completion_tokens=tokens,
-        )
-
-    @property
-    def timing(self) -> Timing:
-        first = self.first_at if self.first_at is not None else self.last_at
-        # Also in the engine it may wait for a place, for its tenant's turn, or for a twin that computes its prompt.
-        admitted = min(self.scheduled_at, first) if self.scheduled_at is not None else self.taken_at
-        return Timing(
-            queue_s=round(self.waited_s + admitted - self.taken_at, 4),
-            prefill_s=round(first - admitted, 4),
-            decode_s=round(self.last_at - first, 4),
-        )
-
-
-class Prompt(msgspec.Struct, frozen=True):
-    """A rendered prompt, ready for the engine."""
-
-    taken: Taken
-    token_ids: list[int]
-    regions: list[Any]
-    stored: Any = None
-    """The KV of its published part, where this worker does not have it and the disk does."""
-    grammar: Any = None
 
 
 class Stop(Exception):
@@ -168,6 +102,7 @@ class Worker:
         self._healthy = True
         self._stop_by: float | None = None
         self._drained = False  # an operator wants it to take nothing new
+        self._alone: Run | None = None
         self._deadlines_at = 0.0
         self._frame_at = 0.0
         self._pace = Pace()
@@ -352,6 +287,8 @@ class Worker:
     def _handle(self, kind: str, value: Any) -> None:
         if kind == "taken":
             self._runs[value.id] = Run(value)
+            if value.alone:
+                self._run_alone(self._runs[value.id])
         elif kind == "prompt":
             self._start(*value)
         elif kind == "refused":
@@ -406,10 +343,13 @@ class Worker:
         if run is None:
             return
         if request.deadline_ms:
-            elapsed = time.monotonic() - run.taken_at
-            run.deadline = time.monotonic() + (request.deadline_ms - prompt.taken.now_ms) / 1000 - elapsed
+            run.deadline = run.heard_at + (request.deadline_ms - prompt.taken.now_ms) / 1000
         run.request = request
-        run.shared = wire_requests.shared_tokens(request, prompt.regions)
+        if run.begun.ended(request.params.n):  # only its end is missing
+            self._end(run, protocol.Finished(finish_reason=run.reason))
+            return
+        if run.begun.started is None:
+            run.shared = wire_requests.shared_tokens(request, prompt.regions)
         if request.tenant in self._forgotten:
             self._end(run, protocol.Cancelled())
             return
@@ -433,14 +373,20 @@ class Worker:
                 param=wire_requests.prompt_param(request),
                 continues=request.continues,
                 conversation=request.conversation,
+                begun=run.begun,
             )
+        except CannotContinue as error:
+            log.warning("generation.cannot_continue", generation=run.id, reason=str(error))
+            self._end(run, protocol.Interrupted(code="engine_changed", message=CHANGED, retryable=True))
+            return
         except RequestRefused as refused:
             self._end(run, protocol.Refused(code=refused.code, param=refused.param, message=refused.message))
             return
         run.added_at = time.monotonic()
         run_ends.begun(run)
-        run.left = request.params.n
-        run.several = run.left > 1
+        run.left = request.params.n - sum(c.finish_reason is not None for c in run.begun.choices.values())
+        run.several = request.params.n > 1
+        run.begun = Begun()
         if not request.tools and self.prompts.wants(request):
             self._prompts[run.id] = Prompt(prompt.taken, prompt.token_ids, prompt.regions)
 
@@ -480,8 +426,21 @@ class Worker:
             if run.deadline is not None and run.deadline <= now:
                 self._abort(run.id, DEADLINE)
         if self._stop_by is not None and now >= self._stop_by:
-            for run in list(self._runs.values()):
-                self._abort(run.id, protocol.Failed(code="engine_stopped", message=STOPPED, retryable=True))
+            self._leave_all()
+
+    def _leave_all(self) -> None:
+        """End before our answers do: what they have said goes out, and others go on with them."""
+        left = [run for run in self._runs.values() if run.ending is None]
+        for run in left:
+            self._forget(run)  # before the abort, which gives out text that is held back
+            self._engine.abort(run.engine_id)
+            log.info("generation.left", generation=run.id, attempt=run.attempt)
+        self.bus.leave([run.id for run in left])
+
+    def _run_alone(self, run: Run | None) -> None:
+        """Let nothing else run until it has said something; None: it has, or is gone."""
+        self._alone = run
+        self._engine.run_alone(None if run is None else run.engine_id)
 
     def _step(self) -> None:
         self._rested = False
@@ -531,10 +490,13 @@ class Worker:
             self._say(run, started, PROMPT_COST * (prompt - cached))
         if output.new_token_ids or output.text or output.tool_calls:
             now = self._step_told
+            if run is self._alone:
+                self._run_alone(None)
+            if run.id in self._prompts:
+                self._pin(run)
             if run.first_at is None:
                 run.first_at = now
                 self.measures.first_token_s.observe(run.waited_s + now - run.taken_at)
-                self._pin(run)
             elif output.new_token_ids and run.last_at != now:  # else text that was held back, or another choice's turn
                 self.measures.said(run.last_at)
             run.last_at = now
@@ -595,6 +557,8 @@ class Worker:
     def _forget(self, run: Run) -> None:
         self._runs.pop(run.id, None)
         self._prompts.pop(run.id, None)
+        if run is self._alone:
+            self._run_alone(None)
 
     def _speak(self) -> None:
         if self._said:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from engine import protocol, run_ends, tracing
 from engine.protocol import ChatMessage, Request, Taken
-from engine.worker_loop import Run
+from engine.run import Run
 
 REQUEST = Request(
     id="g", tenant="t", model="m", messages=[ChatMessage("user", "a private question")], salt="s", request_id="req_1",

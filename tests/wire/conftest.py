@@ -21,8 +21,10 @@ from engine.protocol import AnyEvent, ChatMessage, Delta, Part, Request, Started
 from engine.sampling_params import SamplingParams
 from engine.worker_loop import Worker
 from tests.conftest import ROOT
+from tests.stack import wait_for
 
 MODEL = "m"
+AFTER_START_S = 4
 _ids = itertools.count()
 
 
@@ -111,6 +113,7 @@ def wire(redis_url: str, settings: Any) -> Iterator[Wire]:
     """An empty server with the library; the product's settings point at it."""
     client = redis.Redis.from_url(redis_url, protocol=2)
     client.flushall()
+    wait_for(lambda: client.info("server")["uptime_in_seconds"] >= AFTER_START_S)  # before that nobody counts as dead
     client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
     settings.REDIS_URL = redis_url
     yield Wire(client)
