@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from tests.stack import wait_for
 
 MODEL = "m"
 AFTER_START_S = 4
+WORKER = (sys.executable, "-m", "engine.worker")
 _ids = itertools.count()
 
 
@@ -204,12 +205,24 @@ def serve(wire: Wire, redis_url: str, tiny_path: str) -> Iterator[Callable[..., 
 
 
 class Process:
-    """`python -m engine.worker` on the tiny model."""
+    """`python -m engine.worker` on the tiny model. `command`: another one in its place."""
 
-    def __init__(self, url: str, model: str, *options: str) -> None:
-        command = [sys.executable, "-m", "engine.worker", "--model", model, "--redis", url, "--served-as", MODEL]
+    def __init__(self, url: str, model: str, *options: str, command: Sequence[str] = WORKER) -> None:
         self.popen = subprocess.Popen(
-            [*command, "--dtype", "float32", "--num-blocks", "1024", *options],
+            [
+                *command,
+                "--model",
+                model,
+                "--redis",
+                url,
+                "--served-as",
+                MODEL,
+                "--dtype",
+                "float32",
+                "--num-blocks",
+                "1024",
+                *options,
+            ],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stderr=subprocess.PIPE,
@@ -233,8 +246,8 @@ def process(wire: Wire, tiny_path: str) -> Iterator[Callable[..., Process]]:
     """Starts worker processes; what still runs at the end is killed."""
     started: list[Process] = []
 
-    def start(*options: str, url: str | None = None) -> Process:
-        started.append(Process(url or settings_url(), tiny_path, *options))
+    def start(*options: str, url: str | None = None, command: Sequence[str] = WORKER) -> Process:
+        started.append(Process(url or settings_url(), tiny_path, *options, command=command))
         return started[-1]
 
     yield start
