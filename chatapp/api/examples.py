@@ -229,7 +229,7 @@ SERVER: list[tuple[str, s.ServerFrame]] = [
             response_id=RESPONSE,
             seq=20,
             error=s.ResponseError(
-                code="engine_died", message="The engine stopped while it answered; ask again.", retryable=True
+                code="engine_fault", message="The engine failed while it worked on this. Try again.", retryable=True
             ),
         ),
     ),

@@ -43,6 +43,7 @@ MEANINGS = {
     "engine_fault": "A step of the engine failed",
     "engine_error": "The engine could not go on with it",
     "engine_stopped": "The worker was stopped and its grace was over",
+    "engine_changed": "The worker that came after reads it another way",
     "redis_restarted": "Redis restarted, and a part may be lost",
     "request_lost": "Redis lost the request",
     "redis_lost_it": "Redis lost it in a restart",

@@ -43,6 +43,7 @@ const BY_CODE = {
   interrupted: () => gettext("The engine stopped while it answered."),
   engine_died: () => gettext("The engine stopped while it answered."),
   engine_stopped: () => gettext("The engine stopped while it answered."),
+  engine_changed: () => gettext("The engine stopped while it answered."),
   engine_error: () => gettext("The engine failed while it answered."),
   engine_fault: () => gettext("The engine failed while it answered."),
   failed: () => gettext("The engine failed while it answered."),

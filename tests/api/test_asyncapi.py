@@ -251,5 +251,5 @@ def test_what_a_response_fails_of_is_in_the_document() -> None:
         for code in ends.findall(path.read_text())
     }  # fmt: skip
     found |= set(re.findall(r'code="([a-z_]+)"', (ROOT / "chatapp/chat/attachments.py").read_text()))
-    assert {"engine_died", "deadline", "tools_not_supported", "file_not_ready"} <= found
+    assert {"engine_fault", "engine_changed", "deadline", "tools_not_supported", "file_not_ready"} <= found
     assert found <= set(asyncapi.ERROR_CODES), found - set(asyncapi.ERROR_CODES)
