@@ -12,6 +12,7 @@ Knows nothing of models or tokens.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -153,6 +154,7 @@ class Bus:
         self._unknown: set[str] = set()
         self._orphans: set[str] = set()  # of which we heard the last time
         self._warm: frozenset[str] = frozenset()
+        self._warm_told: frozenset[str] | None = None  # what the server knows of it; None: perhaps nothing
         self._occupancy = OccupancyLog(worker)
         self._forgot: set[str] = set()
         self._watched: list[protocol.Watch] = []
@@ -164,6 +166,7 @@ class Bus:
         self._taking = True
         self._drained = False
         self._beat_at = 0.0
+        self._look_at = math.inf  # when what is kept for others is anybody's
         self._stop_at: float | None = None
         self.round_trips = 0
         self._io = threading.Thread(target=self._run, name="bus", daemon=True)
@@ -250,6 +253,7 @@ class Bus:
                         log.info("redis.connected")
                     failures = 0
                     self._beat_at = 0.0
+                    self._warm_told = None
                     self._serve(client)
                     return
                 except PASSING as error:
@@ -279,10 +283,12 @@ class Bus:
             if self._stop_at is not None and (self._outbox.done or now > self._stop_at):
                 self._fcall(client, protocol.retire(self._worker))
                 return
+            if now >= self._look_at:
+                self._may_take, self._look_at = True, math.inf
             if self._may_take and self._takes:
                 self._take(client)
             busy = self._outbox.has_unsent() or (self._may_take and self._takes)
-            self._absorb(0.0 if busy else self._beat_at - time.monotonic())
+            self._absorb(0.0 if busy else min(self._beat_at, self._look_at) - time.monotonic())
 
     def _absorb(self, wait_s: float, wait_fully: bool = False) -> None:
         """Take in what the engine loop and the hints have for us, waiting so long for the first of it."""
@@ -302,7 +308,10 @@ class Bus:
             elif kind == "forgot":
                 self._forgot.add(value)
             elif kind == "hint":
-                self._may_take = True
+                if value in ("", self._worker):
+                    self._may_take = True
+                else:
+                    self._look_within(protocol.KEPT_S)
             elif kind == "beat":
                 self._beat_at = 0.0
             elif kind == "warmed":
@@ -404,14 +413,23 @@ class Bus:
 
     def _take(self, client: redis.Redis) -> None:
         running = {generation.tenant for generation in self._outbox.active.values()}
-        room = max(0, self._capacity - len(self._outbox.active))
-        taken = protocol.parse_taken(
-            self._fcall(client, protocol.take(self._worker, self._model, room, running, self._warm))
-        )
-        if taken is None:
-            self._may_take = False
-        else:
+        room = self._capacity - len(self._outbox.active)
+        warm = self._warm
+        said = None if warm == self._warm_told else warm
+        reply = self._fcall(client, protocol.take(self._worker, self._model, room, running, said))
+        self._warm_told = warm
+        taken = protocol.parse_taken(reply)
+        if taken is not None:
             self._accept(taken)
+            return
+        self._may_take = False
+        wait_s = protocol.parse_wait_s(reply)
+        if wait_s is not None:
+            self._look_within(wait_s)
+
+    def _look_within(self, wait_s: float) -> None:
+        """Ask for work once so much time has passed: somebody else was asked to take it, and may not."""
+        self._look_at = min(self._look_at, time.monotonic() + wait_s)
 
     def _accept(self, taken: Taken) -> None:
         try:
@@ -434,6 +452,8 @@ class Bus:
                 _raise_if_general(reply)
                 raise reply
         self._may_take = True  # a hint may have been missed
+        if not self._takes:
+            client.hdel(protocol.rooms_key(self._model), self._worker)  # so that nothing is kept for us
         self._compare(client, protocol.parse_heartbeat(beat)[1])
         looks = protocol.parse_watched(watched)
         if looks != self._watched:
@@ -494,7 +514,7 @@ class Bus:
                     newest: Any = client.xrevrange(key, count=1)
                     last = newest[0][0].decode() if newest else "0-0"
                     self._hearing.set()
-                    self._inbox.put(("hint", None))
+                    self._inbox.put(("hint", ""))
                 reply: Any = client.xread({key: last}, block=int(BLOCK_S * 1000))
             except redis.exceptions.RedisError:
                 last = ""
@@ -503,7 +523,7 @@ class Bus:
             for entry_id, fields in reply[0][1] if reply else ():
                 last = entry_id.decode()
                 if fields[b"kind"] == b"enqueued":
-                    self._inbox.put(("hint", None))
+                    self._inbox.put(("hint", fields.get(b"worker", b"").decode()))
                 elif fields[b"kind"] == b"watch":
                     self.beat()  # which reads what is looked at
                 elif fields[b"kind"] == b"cancel":

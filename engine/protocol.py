@@ -84,6 +84,16 @@ def held_key(worker: str) -> str:
     return f"octavo:held:{worker}"
 
 
+def rooms_key(model: str) -> str:
+    """Worker -> how many more it can run, below 0 where it has taken more: those that are asked to take something."""
+    return f"octavo:rooms:{model}"
+
+
+def warmth_key(worker: str) -> str:
+    """The set of tenants whose published prompts this worker holds."""
+    return f"octavo:warmth:{worker}"
+
+
 def worker_key(worker: str) -> str:
     return f"octavo:worker:{worker}"
 
@@ -308,6 +318,8 @@ FORGOT_TTL_S = 600
 PUBLISHED_TTL_S = 60
 WARM_TTL_S = 24 * 3600
 """How long an acknowledgement is kept. A worker says it again whenever it is told of the version again."""
+KEPT_S = 0.2
+"""How long a request is kept for the worker that suits it best; wire.lua has the same figure."""
 CONTROL_LENGTH = 1000
 """Hints that the control stream keeps, about; wire.lua has the same figure."""
 
@@ -608,17 +620,25 @@ class Taken(msgspec.Struct, frozen=True):
     log: list[AnyEvent] = []
 
 
-def take(worker: str, model: str, room: int, running: Iterable[str], warm: Iterable[str] = ()) -> Call:
-    """`running`, `warm`: tenants that the worker runs something of, holds a prompt of. Reply: parse_taken."""
-    return _call("take", worker, model, room, _encoder.encode(sorted(running)), _encoder.encode(sorted(warm)))
+def take(worker: str, model: str, room: int, running: Iterable[str], warm: Iterable[str] | None = None) -> Call:
+    """`room`: how many more it can run, below 0 where it has taken more than that; `running`, `warm`: tenants that it
+    runs something of, holds a prompt of; `warm` None: the same as the last time. Reply: parse_taken, and where that is
+    None parse_wait_s."""
+    held = b"" if warm is None else _encoder.encode(sorted(warm))
+    return _call("take", worker, model, room, _encoder.encode(sorted(running)), held, "waits")
 
 
-def parse_taken(reply: list[Any] | None) -> Taken | None:
-    if not reply:
+def parse_taken(reply: list[Any] | int | None) -> Taken | None:
+    if not isinstance(reply, list) or not reply:
         return None
     generation, attempt, payload, waited, now, seq, taken, first, alone = reply
     times = int(waited), int(now), int(seq), int(taken), int(first)
     return Taken(_text(generation), int(attempt), bytes(payload), *times, bool(alone))
+
+
+def parse_wait_s(reply: list[Any] | int | None) -> float | None:
+    """When to ask again at the latest: the heads that wait are kept so long for workers that suit them better."""
+    return reply / 1000 if isinstance(reply, int) else None
 
 
 def claim(worker: str, generation_id: str) -> Call:

@@ -94,6 +94,11 @@ class PublishedPrompts:
         sequence = _published(prompt_token_ids, regions, tenant)
         return 0 if sequence is None else self._pin(name, sequence)
 
+    def holds(self, name: str) -> bool:
+        """Whether all of the prompt that was last pinned under `name` is in the pool, pinned or not."""
+        sequence = self._cache.pins.sequence(name)
+        return sequence is not None and self._cache.whole(sequence) is not None
+
     def release(self, name: str) -> None:
         """The prompt is published no longer: take off its pins, and stop computing it. An unknown name is fine."""
         if name in self.warming:

@@ -12,7 +12,8 @@ local PREFIX = 'octavo_1_'
 local STALE_MS = 3000     -- a worker without a heartbeat for so long is taken for dead
 local STALLED_MS = 20000  -- so is one that holds work and has not made a step for so long
 local LEASE_MS = 10000    -- a stateless call whose web process has not renewed it for so long is cancelled
-local WARM_MS = 200       -- how old a passed-over head may get for the sake of a warm prefix
+local WARM_MS = 200       -- how old a head may get while it is kept for the worker that suits it best
+local WARM_ROOM = 4       -- so many requests more may run where the prompt is warm (bench.routing: 2 and 8 wait longer)
 local MOST_WATCHES = 1000
 local FORGET_MS = 60000   -- when a dead worker that holds nothing is forgotten
 local VANISHED = 'octavo:vanished'
@@ -39,6 +40,8 @@ local function request_key(id) return 'octavo:request:' .. id end
 local function log_key(id) return 'octavo:generation:' .. id end
 local function held_key(worker) return 'octavo:held:' .. worker end
 local function worker_key(worker) return 'octavo:worker:' .. worker end
+local function rooms_key(model) return 'octavo:rooms:' .. model end
+local function warmth_key(worker) return 'octavo:warmth:' .. worker end
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -60,10 +63,11 @@ end
 --
 -- `taken_ms`, `first_ms`: when the attempt that started it was taken, when it said its first. `mark`: its seq when it was
 -- handed over last. `crashes`: workers in a row that died with it before it had said anything behind the mark.
-local FIELDS = {'state', 'model', 'tenant', 'entry', 'owner', 'run_id', 'cancel',
+-- `suits`: the worker that it is kept for.
+local FIELDS = {'state', 'model', 'tenant', 'entry', 'owner', 'run_id', 'cancel', 'suits',
   'attempt', 'seq', 'weight', 'estimate', 'bytes', 'queued_ms', 'deadline_ms', 'lease_ms',
   'taken_ms', 'first_ms', 'mark', 'crashes'}
-local FIRST_NUMBER = 8
+local FIRST_NUMBER = 9
 
 local function read_request(id)
   local values = redis.call('HMGET', request_key(id), unpack(FIELDS))
@@ -247,6 +251,74 @@ local function handed(request, payload, now)
     request.taken_ms, request.first_ms, request.crashes >= ALONE_FROM and 1 or 0}
 end
 
+-- Which worker suits ----------------------------------------------------------------------------------------------
+
+-- How many more a worker would take, as it said with its last take, less what was kept for it since; below 0 where it
+-- has taken more than it can run at once. nil where it does not live or takes nothing new.
+local function room_of(model, worker, now)
+  local room = redis.call('HGET', rooms_key(model), worker)
+  if room and not is_stale(worker, now) and redis.call('HEXISTS', worker_key(worker), 'drain') == 0
+    and not solo_of(worker) then
+    return tonumber(room)
+  end
+end
+
+-- The workers that run something of a tenant.
+local function serving(model, tenant)
+  local found = {}
+  for _, consumer in ipairs(redis.call('XPENDING', queue_key(model, tenant), GROUP)[4] or {}) do
+    found[consumer[1]] = true
+  end
+  return found
+end
+
+-- The worker with most room, and whether it has any; one that holds the tenant's prompt counts as if it had WARM_ROOM
+-- more. A full one only where it runs nothing of the tenant, as it would not take this. Of equals the one that the
+-- tenant's name leads to, so that a tenant stays together before anybody is warm. '': nobody.
+local function best_suited(model, tenant, now)
+  local rooms = redis.call('HGETALL', rooms_key(model))
+  local serves = serving(model, tenant)
+  local most, equals, has_room = -math.huge, {}, false
+  for i = 1, #rooms, 2 do
+    local worker, room = rooms[i], tonumber(rooms[i + 1])
+    local free = room > 0
+    if redis.call('SISMEMBER', warmth_key(worker), tenant) == 1 then room = room + WARM_ROOM end
+    -- Whoever has room comes before whoever has none, warm or not.
+    if free and not has_room or free == has_room and room >= most and (free or not serves[worker]) then
+      if room_of(model, worker, now) then
+        if free ~= has_room or room > most then most, equals, has_room = room, {}, free end
+        equals[#equals + 1] = worker
+      end
+    end
+  end
+  local best, highest = equals[1], ''
+  if #equals > 1 then
+    for _, worker in ipairs(equals) do
+      local rank = redis.sha1hex(tenant .. ' ' .. worker)
+      if rank > highest then best, highest = worker, rank end
+    end
+  end
+  return best or '', has_room
+end
+
+-- For how many ms a worker leaves a head to the one that suits it better; 0: it is anybody's, as where that one is full
+-- by now and this one is not.
+local function left_to_another(request, worker, room, now)
+  local left = request.queued_ms + WARM_MS - now
+  if left <= 0 or request.suits == '' or request.suits == worker then return 0 end
+  local its = room_of(request.model, request.suits, now)
+  return its and (its > 0 or room <= 0) and left or 0
+end
+
+-- What a worker says of itself as it asks for work. `warm`: the tenants whose prompt it holds; '': as before.
+local function note_room(model, worker, room, warm)
+  redis.call('HSET', rooms_key(model), worker, room)
+  if warm ~= '' then
+    redis.call('DEL', warmth_key(worker))
+    for _, tenant in ipairs(cjson.decode(warm)) do redis.call('SADD', warmth_key(worker), tenant) end
+  end
+end
+
 -- The functions ---------------------------------------------------------------------------------------------------
 
 local function enqueue(_, args)
@@ -263,13 +335,21 @@ local function enqueue(_, args)
 
   if redis.call('EXISTS', queue) == 0 then redis.call('XGROUP', 'CREATE', queue, GROUP, '0', 'MKSTREAM') end
   local now = now_ms()
-  redis.call('HSET', request_key(id), 'state', 'queued', 'model', model, 'tenant', tenant,
+  local entered = enter_backlog(model, tenant)
+  local suits, has_room = best_suited(model, tenant, now)
+  -- With no room anywhere only a tenant's first is kept for somebody: the others wait for whoever gets some.
+  if not has_room and not entered then suits = '' end
+  redis.call('HSET', request_key(id), 'state', 'queued', 'model', model, 'tenant', tenant, 'suits', suits,
     'entry', redis.call('XADD', queue, '*', 'id', id, 'request', payload),
     'attempt', 0, 'seq', -1, 'weight', weight, 'estimate', estimate, 'bytes', #payload,
     'queued_ms', now, 'deadline_ms', deadline_ms, 'lease_ms', leased == '1' and now + LEASE_MS or 0)
   redis.call('HINCRBY', bytes_key(model), tenant, #payload)
-  -- Whoever has room takes until nothing is left, so a hint is due only when there was nothing.
-  if enter_backlog(model, tenant) then hint(model, 'kind', 'enqueued') end
+  if suits ~= '' then
+    redis.call('HINCRBY', rooms_key(model), suits, -1)
+    hint(model, 'kind', 'enqueued', 'worker', suits)
+  elseif entered then
+    hint(model, 'kind', 'enqueued')
+  end  -- else whoever gets room takes until nothing is left
   return {'ok', 'queued', queued + 1}
 end
 
@@ -295,31 +375,43 @@ local function live_head(model, tenant, now)
   end
 end
 
+-- The reply is what was handed over; or for how many ms the nearest of the heads that are kept for other workers is
+-- theirs, so that nothing waits longer than that for one that does not come (a worker of older code, which says nothing
+-- of `waits`, would not understand it); or nothing.
 local function take(_, args)
   local worker, model, room = args[1], args[2], tonumber(args[3])
+  note_room(model, worker, room, args[5])
   -- Asked here, so that it gets nothing more once the operator has been told that it drains.
   if redis.call('HEXISTS', worker_key(worker), 'drain') == 1 or solo_of(worker) then return false end
-  local running, warm, running_count = {}, {}, 0
-  for _, tenant in ipairs(cjson.decode(args[4])) do running[tenant] = true; running_count = running_count + 1 end
-  for _, tenant in ipairs(cjson.decode(args[5])) do warm[tenant] = true end
+  local tenants, running = cjson.decode(args[4]), {}
+  for _, tenant in ipairs(tenants) do running[tenant] = true end
   local now = now_ms()
   raise_floor(model)
 
   -- One that runs nothing of k tenants finds a new one among k + 1; the others are looked at for a warm prefix.
-  local chosen
-  for _, tenant in ipairs(redis.call('ZRANGE', backlog_key(model), 0, running_count + 32)) do
-    if (room > 0 or not running[tenant]) and (warm[tenant] or not chosen) then
-      local request = live_head(model, tenant, now)
-      local due = warm[tenant] or not request or now - request.queued_ms >= WARM_MS
-      chosen = request or chosen
-      if chosen and due then break end
+  local backlog = redis.call('ZRANGE', backlog_key(model), 0, #tenants + 32)
+  if #backlog == 0 then return false end
+  local held = redis.call('SMISMEMBER', warmth_key(worker), unpack(backlog))
+  local chosen, wait_ms
+  for i, tenant in ipairs(backlog) do
+    if room > 0 or not running[tenant] then
+      local warm = held[i] == 1
+      local request = (warm or not chosen) and live_head(model, tenant, now)
+      local left = request and left_to_another(request, worker, room, now) or 0
+      if left > 0 then
+        wait_ms = math.min(wait_ms or left, left)
+      elseif request then
+        chosen = request
+        if warm or now - request.queued_ms >= WARM_MS then break end
+      end
     end
   end
-  if not chosen then return false end
+  if not chosen then return args[6] == 'waits' and wait_ms or false end
 
   local queue = queue_key(model, chosen.tenant)
   local read = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', 1, 'STREAMS', queue, '>')
   hand_over(chosen, worker, now)
+  redis.call('HSET', rooms_key(model), worker, room - 1)
   charge(chosen, chosen.estimate)
   if waiting(queue) == 0 then redis.call('ZREM', backlog_key(model), chosen.tenant) end
   return handed(chosen, read[1][2][1][2][4], now)
@@ -486,8 +578,10 @@ local function heartbeat(_, args)
 end
 
 local function forget(worker)
+  local details = redis.call('HGET', worker_key(worker), 'details')
+  if details then redis.call('HDEL', rooms_key(cjson.decode(details).model), worker) end
   redis.call('ZREM', WORKERS, worker)
-  redis.call('DEL', worker_key(worker))
+  redis.call('DEL', worker_key(worker), warmth_key(worker))
 end
 
 -- An operator wants a worker to take nothing new, or to take again. It reads the wish with its heartbeat; a hint makes

@@ -422,6 +422,7 @@ class Worker:
         if now < self._deadlines_at:
             return
         self._deadlines_at = now + DEADLINES_EVERY_S
+        self.prompts.look()
         for run in list(self._runs.values()):
             if run.deadline is not None and run.deadline <= now:
                 self._abort(run.id, DEADLINE)

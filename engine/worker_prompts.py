@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+LOOKS = 64
+"""Prompts that are looked for in the pool at a time: a look takes up to 30 microseconds, four times a second."""
 LET_GO = 4096
 """Replaced and released versions that are remembered: far more than the requests that can wait with one of them."""
 
@@ -33,6 +35,7 @@ class WorkerPrompts:
         self.pinned: dict[str, str] = {}
         """name -> version"""
         self._tenants: dict[str, str] = {}
+        self._held: set[str] = set()  # names whose prompt was in the pool when we looked
         self._let_go: dict[str, None] = {}
         self._looked_up: set[tuple[str, str]] = set()  # tenants' versions that were looked for on disk
         self._engine = engine
@@ -137,7 +140,7 @@ class WorkerPrompts:
             self._forget(old)
         if self._tenants.pop(name, None) is not None:
             log.info("prompt.released", version=version)
-        self._bus.warm(set(self._tenants.values()))
+        self._say_whose()
 
     def forget_tenant(self, tenant: str) -> None:
         """The tenant is being deleted, and the engine has dropped its prompts: know none of them either."""
@@ -145,7 +148,7 @@ class WorkerPrompts:
             del self._tenants[name]
             self._forget(self.pinned.pop(name))
         self._looked_up = {looked_up for looked_up in self._looked_up if looked_up[0] != tenant}
-        self._bus.warm(set(self._tenants.values()))
+        self._say_whose()
 
     def acknowledge(self) -> None:
         """Say which prompts have been computed since the last step."""
@@ -162,7 +165,27 @@ class WorkerPrompts:
             self._forget(former)
         self._let_go.pop(version, None)  # an archived assistant came back
         self.pinned[name], self._tenants[name] = version, tenant
-        self._bus.warm(set(self._tenants.values()))
+        self._look_for(name)
+        self._say_whose()
+
+    def look(self) -> None:
+        """Find out whose prompts are here now: pins share half of the pool, and what is not pinned is evicted, or
+        computed again. With many prompts some of them, the others the next time."""
+        for _ in range(min(LOOKS, len(self._tenants))):
+            name = next(iter(self._tenants))
+            self._tenants[name] = self._tenants.pop(name)
+            self._look_for(name)
+        self._say_whose()
+
+    def _look_for(self, name: str) -> None:
+        if self._engine.prompts.holds(name):
+            self._held.add(name)
+        else:
+            self._held.discard(name)
+
+    def _say_whose(self) -> None:
+        self._held &= self._tenants.keys()
+        self._bus.warm({self._tenants[name] for name in self._held})
 
     def _forget(self, version: str) -> None:
         self._let_go[version] = None
