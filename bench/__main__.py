@@ -30,7 +30,8 @@ SERVED = ["octavo", "llama-server", "transformers"]
 SECTIONS = ["steps", "chats", "prefix", "random"]  # of bench.engine
 TRANSPORT = "transport"
 OTHERS = ["scheduler", "fairness", "quality", "occupancy"]
-ON_DEMAND = ["pages"]  # needs a Chromium, and says nothing of engines
+# The one needs a Chromium, and says nothing of engines; the other is about many machines.
+ON_DEMAND = ["pages", "routing"]
 PEERS: dict[str, Callable[[], Column]] = {
     "llama-server": serve.llama_column,
     "transformers": serve.transformers_column,
