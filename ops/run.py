@@ -340,7 +340,10 @@ def serve() -> int:
         run = run_folder(data)
         served = models()
         env = environment(data, run, host, port, served)
-        conf = engines.configuration(run, env, served)
+        try:
+            conf = engines.configuration(run, env, served)
+        except ValueError as error:
+            raise StartError(str(error)) from None
         print("* Preparing the database and the demo data", flush=True)
         compile_catalogues()
         manage(env, "migrate", "--noinput", "--verbosity", "0")
@@ -350,8 +353,8 @@ def serve() -> int:
         if env["OCTAVO_EMBEDDED_REDIS"] == "false":
             check_redis(env["REDIS_URL"])
         print("* Starting the engine, the web server, the recorder and Celery", flush=True)
-        if len(served) > 1:
-            print(f"  {engines.about(served)}", flush=True)
+        if about := engines.about(served, env):
+            print(f"  {about}", flush=True)
         counts = counting(env, data)
         supervisor = start_supervisor(counts, conf)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -222,8 +223,45 @@ def test_each_model_gets_an_engine_of_its_own_and_its_share_of_the_cores(
     assert "--prompt-store" in small.command
     assert small.stdout_logfile.endswith("logs/engine-small.log")
     assert (small.startretries, small.priority) == (1000000, 10)
-    assert "4 of 8 cores" in engines.about(served)
+    assert "4 of 8 cores" in engines.about(served, env)
 
 
-def test_one_model_is_the_plain_configuration(tmp_path: Path) -> None:
+def test_one_engine_is_the_plain_configuration(tmp_path: Path) -> None:
     assert engines.configuration(tmp_path, {}, {}) == engines.CONF
+    assert engines.about({}, {"OCTAVO_MODEL": "/models/a"}) == ""
+
+
+def test_several_engines_of_one_model_divide_the_cores_and_share_its_prompt_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines.os, "sched_getaffinity", lambda pid: {*range(8)})
+    env = {
+        "OCTAVO_ENGINES": "2",
+        "OCTAVO_MODEL": "/models/Small One",
+        "OCTAVO_WORKER_PROMPT_STORE": str(tmp_path / "prompts"),
+        "OCTAVO_WORKER_METRICS_PORT": "9200",
+        "OCTAVO_ENGINE_SMALL_ONE": "--device cuda:{n}",
+    }
+    text = engines.configuration(tmp_path, env, {}).read_text()
+    commands = dict(re.findall(r"^\[program:(engine\S*)\]\ncommand=.* -m engine.worker (.*)$", text, re.MULTILINE))
+    assert commands == {
+        f"engine-small-one-{n + 1}": "--model '/models/Small One' --served-as small-one --threads 4"
+        f" --metrics-port {9200 + n} --device cuda:{n}"
+        for n in range(2)
+    }, "and no store but that of the environment"
+    assert text.count("/logs/engine-small-one-") == 2
+    assert "2 engines each" in engines.about({}, env)
+    assert "4 of 8 cores" in engines.about({}, env)
+
+    both = {"a": "/a", "b": "/b"}
+    text = engines.configuration(tmp_path, env, both).read_text()
+    assert re.findall(r"program:engine-(\S+)\]", text) == ["a-1", "a-2", "b-1", "b-2"]
+    assert re.findall(r"--threads (\d)", text) == ["2"] * 4
+    assert re.findall(r"--metrics-port (\d+)", text) == ["9200", "9201", "9202", "9203"]
+    assert re.findall(r"/prompts/(\S)", text) == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize("count", ["0", "65", "-1", "two"])
+def test_a_number_of_engines_that_cannot_be_is_refused_in_words(tmp_path: Path, count: str) -> None:
+    with pytest.raises(ValueError, match=f"OCTAVO_ENGINES={count} is no number of engines"):
+        engines.configuration(tmp_path, {"OCTAVO_ENGINES": count, "OCTAVO_MODEL": "m"}, {})
