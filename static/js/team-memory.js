@@ -263,7 +263,8 @@ function show({ engines, answers }) {
     const view = views.get(engine.id);
     if (place.children[index] !== view.root) place.insertBefore(view.root, place.children[index] ?? null);
     const name = alike > 1 ? fill(gettext("%(model)s, engine %(n)s"), { model: engine.model, n: count(number) }) : engine.model;
-    view.show(engine, answers, name);
+    // Engines of one model share its queue: what waits there is counted with the first of them, once.
+    view.show(number === 1 ? engine : { ...engine, queued: 0 }, answers, name);
   });
 }
 

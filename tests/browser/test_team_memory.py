@@ -135,8 +135,11 @@ def test_a_team_looks_at_its_blocks_picks_an_answer_and_reads_its_block_table(
     page.keyboard.press("Escape")
 
     # Two engines, the connection goes and comes, the answers end.
-    server.say(frame(pool(), pool(answers=0, kept=5)))
+    server.say(frame(pool(), pool(answers=0, kept=5), queued=2))
     expect(page.get_by_role("heading", name="smollm2, engine 2")).to_be_visible()
+    waiting = page.locator('[data-part="note-running"]')
+    expect(waiting.first).to_have_text("3 waiting")
+    expect(waiting.last).to_have_text("1 waiting")  # there; the queue that both take from is counted once
     server.sockets[-1].close(code=1011)
     expect(page.get_by_text("No connection. This is how it was.")).to_be_visible()
     while len(server.sockets) < 2:
