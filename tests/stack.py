@@ -65,6 +65,11 @@ class Stack:
             self.stop()
             raise
         self.demo: dict[str, Any] = json.loads((data / "demo.json").read_text())
+        if url := env.get("REDIS_URL"):
+            from engine.bus import connect
+
+            self.redis = connect(url)
+            return
         sockets = [data / "valkey.sock", *Path("/tmp").glob("octavo-*/valkey.sock")]
         self.redis = redis.Redis(unix_socket_path=str(next(path for path in sockets if path.exists())), protocol=2)
 
