@@ -21,7 +21,9 @@ class SentinelCacheClient(RedisCacheClient):
         sentinels, master, db, password = parts
         if not hasattr(self, "_master"):
             # It asks the sentinels again whenever it connects, so a fail-over needs nothing of us.
-            self._master = Sentinel(sentinels).master_for(master, db=db, password=password)
+            self._master = Sentinel(sentinels, sentinel_kwargs=protocol.SENTINEL_WAIT).master_for(
+                master, db=db, password=password
+            )
         return self._master
 
 

@@ -66,7 +66,9 @@ def connect(url: str, timeout_s: float = 5.0) -> redis.Redis:
     if parts is None:
         return redis.Redis.from_url(url, **options)
     sentinels, master, db, password = parts
-    return redis.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
+    return redis.sentinel.Sentinel(sentinels, sentinel_kwargs=protocol.SENTINEL_WAIT).master_for(
+        master, db=db, password=password, **options
+    )
 
 
 def prepare(client: redis.Redis) -> None:

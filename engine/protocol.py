@@ -166,6 +166,11 @@ def sentinel(url: str) -> tuple[list[tuple[str, int]], str, int, str | None] | N
     return sentinels, master, int(db or 0), unquote(credentials.rpartition(":")[2]) or None
 
 
+SENTINEL_WAIT: dict[str, float] = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+"""How long a sentinel may be silent before the next one is asked, in the words of redis-py: it may be on the machine
+whose loss it should tell of."""
+
+
 def owner_tag(tenant: str) -> str:
     """The beginning of the names of a tenant's files in the workers' prompt stores: 24 hexadecimal digits."""
     return hashlib.sha256(b"octavo.prompt-owner\0" + tenant.encode()).hexdigest()[:24]

@@ -23,6 +23,7 @@ import redis.retry
 import redis.sentinel
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from redis._parsers.base import BaseParser
 
 from chatapp.metrics import figures
 from chatapp.settings import redis_urls
@@ -36,6 +37,9 @@ CONNECTIONS = 16
 # A blocked read answers after BLOCK_S at the latest; a socket silent for longer than that is dead.
 BLOCK_S = 10.0
 BLOCKING: dict[str, Any] = {"protocol": 2, "socket_timeout": BLOCK_S + 5}
+
+# A primary that is made a replica ends what waits on it with this; for us it is a lost connection, as it soon will be.
+BaseParser.EXCEPTION_CLASSES["UNBLOCKED"] = redis.exceptions.ConnectionError
 
 # redis-py annotates a command's reply with all that any protocol, client and option might give; ours are pinned.
 Redis: TypeAlias = Any
@@ -64,7 +68,9 @@ def _new_client(url: str, retries: int, **options: Any) -> Redis:
     if parts is None:
         return redis.Redis.from_url(url, **options)
     sentinels, master, db, password = parts
-    return redis.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
+    return redis.sentinel.Sentinel(sentinels, sentinel_kwargs=protocol.SENTINEL_WAIT).master_for(
+        master, db=db, password=password, **options
+    )
 
 
 def _new_async_client(url: str, retries: int, **options: Any) -> Redis:
@@ -75,7 +81,9 @@ def _new_async_client(url: str, retries: int, **options: Any) -> Redis:
         pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS, timeout=20, **options)
         return redis.asyncio.Redis.from_pool(pool)
     sentinels, master, db, password = parts
-    return redis.asyncio.sentinel.Sentinel(sentinels).master_for(master, db=db, password=password, **options)
+    return redis.asyncio.sentinel.Sentinel(sentinels, sentinel_kwargs=protocol.SENTINEL_WAIT).master_for(
+        master, db=db, password=password, **options
+    )
 
 
 def sync_redis(database: int | None = None) -> Redis:

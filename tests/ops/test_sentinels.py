@@ -28,6 +28,7 @@ class Watched:
     """A primary, a replica of it and three sentinels, all of them the real thing: Valkey's own binary."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.servers = [free_port(), free_port()]
         self.sentinels = [free_port() for _ in range(3)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -35,7 +36,7 @@ class Watched:
             lines = ["appendonly yes", "maxmemory-policy noeviction", f"requirepass {SECRET}", f"masterauth {SECRET}"]
             if number:
                 lines.append(f"replicaof 127.0.0.1 {self.servers[0]}")
-            self._start(folder / f"server-{number}", port, lines)
+            self._make(folder / f"server-{number}", port, lines)
         wait_for(lambda: self.server(1).info("replication")["master_link_status"] == "up", 30)
         for number, port in enumerate(self.sentinels):
             lines = [
@@ -44,21 +45,28 @@ class Watched:
                 "sentinel down-after-milliseconds main 800",
                 "sentinel failover-timeout main 5000",
             ]
-            self._start(folder / f"sentinel-{number}", port, lines, "--sentinel")
+            self._make(folder / f"sentinel-{number}", port, lines, "--sentinel")
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
         self.url = f"sentinel://:{SECRET.replace(':', '%3A').replace('@', '%40')}@{hosts}/main/0"
         self.asked = Sentinel([("127.0.0.1", port) for port in self.sentinels], socket_timeout=2)
-        wait_for(self._agree, 30)
+        wait_for(self.agree, 30)
 
-    def _start(self, folder: Path, port: int, lines: list[str], *options: str) -> None:
+    def _make(self, folder: Path, port: int, lines: list[str], *options: str) -> None:
         folder.mkdir()
         config = folder / "conf"
         config.write_text("\n".join([f"port {port}", "bind 127.0.0.1", f"dir {folder}", "save ''", *lines]) + "\n")
+        self._run(folder, port, *options)
+
+    def _run(self, folder: Path, port: int, *options: str) -> None:
         self.processes[port] = subprocess.Popen(
-            [get_binary_path(), str(config), *options], stdout=(folder / "log").open("w")
+            [get_binary_path(), str(folder / "conf"), *options], stdout=(folder / "log").open("a")
         )
 
-    def _agree(self) -> bool:
+    def start(self, number: int) -> None:
+        """One of the two servers anew."""
+        self._run(self.folder / f"server-{number}", self.servers[number])
+
+    def agree(self) -> bool:
         """Each sentinel knows the other two and the replica."""
         for port in self.sentinels:
             try:
@@ -175,6 +183,20 @@ def test_answers_go_on_when_the_primary_is_killed_and_what_its_replica_never_got
         assert again.status == 200
         assert "".join(again.said)
         print(f"\na new primary after {elected_s:.1f} s")
+
+        # The killed one comes back as a replica, and is made the primary again in the middle of an answer.
+        watched.start(0)
+        wait_for(lambda: first.info("replication").get("master_link_status") == "up", 60)
+        wait_for(watched.agree, 30)
+        planned = Answer(stack, 0, answers[0].text_asked, TOKENS)
+        wait_for(lambda: len(planned.said) > 5, 60)
+        redis.Redis(port=watched.sentinels[0]).execute_command("SENTINEL", "FAILOVER", "main")
+        wait_for(lambda: watched.primary() == watched.servers[0], 30)
+        planned.join(60)
+        assert "".join(planned.said) == "".join(answers[0].said)
+        again = Answer(stack, 1, "Say hello.", 8)
+        again.join(60)
+        assert "".join(again.said)
         assert httpx.get(f"{stack.url}/readyz").json()["missing"] == []
     finally:
         stack.stop()
