@@ -55,6 +55,12 @@ class Unavailable(Refusal):
     retryable = True
 
 
+class Overloaded(Unavailable):
+    """The machine has as much to do as it can hold, whoever asks; what was asked for has not begun."""
+
+    code = "overloaded"
+
+
 class TooMany(Refusal):
     status = 429
     code = "queue_full"

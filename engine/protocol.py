@@ -42,6 +42,12 @@ LIVE_STATES = ("queued", "running")
 # What one tenant may have waiting for one model. Redis never evicts, so admission bounds its memory.
 MAX_QUEUED = 512
 MAX_QUEUED_BYTES = 32 * 1024 * 1024
+# And all tenants together, running ones included. A tenant that has less than four waiting gets in beyond that, up to a
+# quarter more, so that others' floods do not shut it out (wire.lua).
+MAX_IN_ALL = 8192
+MAX_BYTES_IN_ALL = 256 * 1024 * 1024
+# The part of Redis's maxmemory from which on nothing new is accepted: what runs needs the rest for its answers.
+MAX_MEMORY = 0.85
 
 REQUEST_GROUP = "workers"
 RECORDER_GROUP = "recorders"
@@ -60,8 +66,14 @@ def requests_key(model: str, tenant: str) -> str:
 
 
 def queued_bytes_key(model: str) -> str:
-    """Hash: tenant -> the bytes of what it has in its queue, until that has ended."""
+    """Hash: tenant -> the bytes of what it has in its queue, until that has ended; and of all tenants together the
+    fields #bytes and #count."""
     return f"octavo:queued_bytes:{model}"
+
+
+def unserved_key(model: str) -> str:
+    """When somebody first found no worker of a model, in ms; there while there is none, and for ten minutes at most."""
+    return f"octavo:unserved:{model}"
 
 
 def backlog_key(model: str) -> str:
@@ -564,9 +576,11 @@ def _text(value: bytes | str) -> str:
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """`position` counts from 1 in the tenant's own queue; 0 when it does not wait (any more)."""
+    """`position` counts from 1 in the tenant's own queue; 0 when it does not wait (any more). Of `full` it is how many
+    wait. Of `overloaded` `state` says of what: `queue` (`position`: how many there are in all), `memory` (percent of
+    Redis's), `no_worker` (seconds since there was one)."""
 
-    outcome: Literal["ok", "known", "full"]
+    outcome: Literal["ok", "known", "full", "overloaded"]
     state: str
     position: int
 
@@ -584,8 +598,18 @@ def prompt_characters(request: Request) -> int:
     return sum(map(len, texts)) + sum(len(call.name) + len(call.arguments) for call in calls) + tools
 
 
-def enqueue(request: Request, max_queued: int = MAX_QUEUED, max_bytes: int = MAX_QUEUED_BYTES) -> Call:
-    """Reply: parse_enqueued. Does nothing to an id that is known already, also as cancelled."""
+def enqueue(
+    request: Request,
+    max_queued: int = MAX_QUEUED,
+    max_bytes: int = MAX_QUEUED_BYTES,
+    *,
+    max_in_all: int = MAX_IN_ALL,
+    max_bytes_in_all: int = MAX_BYTES_IN_ALL,
+    max_memory: float = MAX_MEMORY,
+    max_unserved_s: float = 0,
+) -> Call:
+    """Reply: parse_enqueued. Does nothing to an id that is known already, also as cancelled. `max_memory`: a part of
+    Redis's maxmemory; `max_unserved_s`: for how long there may have been no worker of the model, 0: for ever."""
     return _call(
         "enqueue",
         request.id,
@@ -598,6 +622,10 @@ def enqueue(request: Request, max_queued: int = MAX_QUEUED, max_bytes: int = MAX
         int(request.leased),
         max_queued,
         max_bytes,
+        max_in_all,
+        max_bytes_in_all,
+        max_memory,
+        int(max_unserved_s * 1000),
     )
 
 

@@ -30,10 +30,22 @@ local GROUP = 'workers'
 local FINISHED = 'octavo:finished'
 local WORKERS = 'octavo:workers'
 local FLOOR = '#floor'    -- a field beside the tenants in octavo:service:{model}; no tenant is called so
+local ALL_BYTES, ALL_COUNT = '#bytes', '#count'  -- of all tenants together, beside them in octavo:queued_bytes:{model}
+
+-- When all of a model's queues are full, a tenant that has less than FEW waiting still gets in, up to RESERVE times the
+-- bound: others' floods do not keep it out.
+local FEW = 4
+local RESERVE = 1.25
+local LOOK_MS = 200       -- what a look at the memory is good for: INFO costs more than the rest of an enqueue
+local SERVED_MS = 1000    -- and one at the workers
+local UNSERVED_TTL_S = 600
+-- From SPACIOUS on of maxmemory, logs of recorded answers are kept for less and less time; from TIGHT on for SHORTEST_S.
+local SPACIOUS, TIGHT, SHORTEST_S = 0.5, 0.75, 60
 
 local function queue_key(model, tenant) return 'octavo:requests:' .. model .. ':' .. tenant end
 local function backlog_key(model) return 'octavo:backlog:' .. model end
 local function bytes_key(model) return 'octavo:queued_bytes:' .. model end
+local function unserved_key(model) return 'octavo:unserved:' .. model end
 local function service_key(model) return 'octavo:service:' .. model end
 local function control_key(model) return 'octavo:control:' .. model end
 local function request_key(id) return 'octavo:request:' .. id end
@@ -55,6 +67,21 @@ local function run_id()
     known_run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   end
   return known_run_id
+end
+
+-- Memory ----------------------------------------------------------------------------------------------------------
+
+-- The part of maxmemory that is used, by Redis's own measure for refusing writes; 0 where it has no maxmemory.
+local memory = {looked_ms = 0, used = 0, most = 0}
+local function used_memory(now)
+  if math.abs(now - memory.looked_ms) >= LOOK_MS then
+    local said = redis.call('INFO', 'memory')
+    local function figure(name) return tonumber(string.match(said, '\n' .. name .. ':(%d+)')) or 0 end
+    memory.looked_ms, memory.most = now, figure('maxmemory')
+    memory.used = figure('used_memory') - figure('mem_not_counted_for_evict')
+  end
+  if memory.most == 0 then return 0 end
+  return memory.used / memory.most
 end
 
 -- Requests --------------------------------------------------------------------------------------------------------
@@ -146,8 +173,12 @@ local function leave_queue(request)
   local queue = queue_key(request.model, request.tenant)
   redis.call('XACK', queue, GROUP, request.entry)
   redis.call('XDEL', queue, request.entry)
-  if redis.call('HINCRBY', bytes_key(request.model), request.tenant, -request.bytes) <= 0 then
-    redis.call('HDEL', bytes_key(request.model), request.tenant)
+  local bytes = bytes_key(request.model)
+  redis.call('HINCRBY', bytes, ALL_BYTES, -request.bytes)
+  redis.call('HINCRBY', bytes, ALL_COUNT, -1)
+  if redis.call('HINCRBY', bytes, request.tenant, -request.bytes) <= 0 then
+    redis.call('HDEL', bytes, request.tenant)
+    if redis.call('HLEN', bytes) <= 2 then redis.call('DEL', bytes) end  -- nothing of anybody: the sums begin anew
   end
   -- An empty queue goes, and with it the group's memory of workers long gone.
   if redis.call('XLEN', queue) == 0 then redis.call('DEL', queue) end
@@ -321,10 +352,54 @@ end
 
 -- The functions ---------------------------------------------------------------------------------------------------
 
+-- For how many ms no worker of this model has been seen; 0 while there is one. A worker that signed off leaves no beat
+-- behind, so the first who asks in vain leaves a note.
+local served = {}
+local function unserved_ms(model, now)
+  local seen = served[model]
+  if not seen or math.abs(now - seen.looked_ms) >= SERVED_MS then
+    seen = {looked_ms = now, beat = 0}
+    local members = redis.call('ZRANGE', WORKERS, 0, 255, 'REV', 'WITHSCORES')
+    for i = 1, #members, 2 do
+      local details = redis.call('HGET', worker_key(members[i]), 'details')
+      if details and cjson.decode(details).model == model then
+        seen.beat = tonumber(members[i + 1])
+        break
+      end
+    end
+    served[model] = seen
+  end
+  local key = unserved_key(model)
+  if now - seen.beat <= STALE_MS then
+    redis.call('DEL', key)
+    return 0
+  end
+  redis.call('SET', key, now, 'NX')
+  redis.call('EXPIRE', key, UNSERVED_TTL_S)
+  return now - math.max(seen.beat, tonumber(redis.call('GET', key)))
+end
+
+-- Why nothing more is taken from this tenant, or from anybody, for the time being; nil where there is room.
+local function no_room(model, queued, size, bounds, now)
+  local used = used_memory(now)
+  if used >= bounds.memory then return {'overloaded', 'memory', math.floor(100 * used)} end
+  local count = tonumber(redis.call('HGET', bytes_key(model), ALL_COUNT) or 0)
+  local bytes = tonumber(redis.call('HGET', bytes_key(model), ALL_BYTES) or 0)
+  local room = queued < FEW and RESERVE or 1
+  if count >= bounds.count * room or bytes + size > bounds.bytes * room then return {'overloaded', 'queue', count} end
+  if bounds.unserved_ms > 0 then
+    local unserved = unserved_ms(model, now)
+    if unserved > bounds.unserved_ms then return {'overloaded', 'no_worker', math.floor(unserved / 1000)} end
+  end
+end
+
 local function enqueue(_, args)
   local id, model, tenant, payload = args[1], args[2], args[3], args[4]
   local estimate, weight, deadline_ms, leased = args[5], args[6], args[7], args[8]
   local most, most_bytes = tonumber(args[9]), tonumber(args[10])
+  -- Of all tenants together; a caller of an older version says nothing of these.
+  local bounds = {count = tonumber(args[11]) or math.huge, bytes = tonumber(args[12]) or math.huge,
+    memory = tonumber(args[13]) or math.huge, unserved_ms = tonumber(args[14]) or 0}
   local known = read_request(id)
   if known then return {'known', known.state, position(known)} end
 
@@ -332,9 +407,11 @@ local function enqueue(_, args)
   local queued = waiting(queue)
   local bytes = tonumber(redis.call('HGET', bytes_key(model), tenant) or 0)
   if queued >= most or bytes + #payload > most_bytes then return {'full', 'queued', queued} end
+  local now = now_ms()
+  local refusal = no_room(model, queued, #payload, bounds, now)
+  if refusal then return refusal end
 
   if redis.call('EXISTS', queue) == 0 then redis.call('XGROUP', 'CREATE', queue, GROUP, '0', 'MKSTREAM') end
-  local now = now_ms()
   local entered = enter_backlog(model, tenant)
   local suits, has_room = best_suited(model, tenant, now)
   -- With no room anywhere only a tenant's first is kept for somebody: the others wait for whoever gets some.
@@ -344,6 +421,9 @@ local function enqueue(_, args)
     'attempt', 0, 'seq', -1, 'weight', weight, 'estimate', estimate, 'bytes', #payload,
     'queued_ms', now, 'deadline_ms', deadline_ms, 'lease_ms', leased == '1' and now + LEASE_MS or 0)
   redis.call('HINCRBY', bytes_key(model), tenant, #payload)
+  redis.call('HINCRBY', bytes_key(model), ALL_BYTES, #payload)
+  redis.call('HINCRBY', bytes_key(model), ALL_COUNT, 1)
+  memory.used = memory.used + #payload
   if suits ~= '' then
     redis.call('HINCRBY', rooms_key(model), suits, -1)
     hint(model, 'kind', 'enqueued', 'worker', suits)
@@ -645,9 +725,14 @@ local function retire(_, args)
   return 'ok'
 end
 
--- The recorder has it: the log and the state live on for a while, for readers and for late retries of the caller.
+-- The recorder has it: the log and the state live on for a while, for readers and for late retries of the caller. For
+-- less than that where memory is short: the database has the text, and room for new answers is worth more.
 local function recorded(_, args)
-  local entry, id, ttl = args[1], args[2], args[3]
+  local entry, id, ttl = args[1], args[2], tonumber(args[3])
+  local short = (used_memory(now_ms()) - SPACIOUS) / (TIGHT - SPACIOUS)
+  if short > 0 and ttl > SHORTEST_S then
+    ttl = math.floor(ttl + (SHORTEST_S - ttl) * math.min(1, short))
+  end
   redis.call('EXPIRE', log_key(id), ttl)
   redis.call('EXPIRE', request_key(id), ttl)
   redis.call('XACK', FINISHED, 'recorders', entry)
@@ -685,7 +770,8 @@ local function register(name, callback, flags)
 end
 
 -- What ends work frees memory, so it must go on when memory is short.
-register('enqueue', enqueue)
+-- Enqueue looks at the memory itself, and refuses in words where Redis would say OOM.
+register('enqueue', enqueue, {'allow-oom'})
 register('take', take)
 register('claim', claim, {'allow-oom'})
 register('tell', tell)

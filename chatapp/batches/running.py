@@ -318,7 +318,7 @@ def _begin(batch: Batch, item: BatchItem, access: Access) -> bool:
             BatchItem.objects.filter(pk=item.pk, attempts=item.attempts).update(attempts=item.attempts + 1)
         return False
     except Unavailable as refusal:
-        _pause(batch, "queue_away", refusal.message)
+        _pause(batch, "queue_away", refusal.message, seconds=refusal.retry_after_s)
         return False
     except Refusal as refusal:
         _fail(item, refusal, endpoint.refused(refusal))

@@ -22,7 +22,7 @@ from chatapp.audit.source import source
 from chatapp.chat import recorder
 from chatapp.chat.models import UNFINISHED, Generation, State
 from chatapp.chat.text import plain
-from chatapp.errors import IdempotencyMismatch, TooMany
+from chatapp.errors import IdempotencyMismatch, Overloaded, TooMany
 from chatapp.ids import new_id
 from chatapp.limits import budget
 from chatapp.limits.admission import Admission
@@ -30,7 +30,7 @@ from chatapp.limits.budget import QuotaUsedUp, RateLimited
 from chatapp.limits.warning import note_refused
 from chatapp.streaming import finished
 from chatapp.streaming.cancel import cancel, is_cancelled
-from chatapp.streaming.submit import QueueFull, enqueue
+from chatapp.streaming.submit import QueueFull, check_room, enqueue
 from chatapp.tenants.access import Access
 from engine import protocol, tracing
 from engine.protocol import Request
@@ -96,6 +96,7 @@ def new_generation(
 
 def accepted(access: Access, accept: Callable[[], Accepted]) -> Accepted:
     """Run the transaction that accepts generations. Answers under way that have ended meanwhile are written first."""
+    check_room()
     try:
         try:
             return accept()
@@ -157,8 +158,8 @@ def reserved(admission: Admission, generation: Generation, request: Request, sai
 
 
 def queue_all(generations: Sequence[Generation], admission: Admission) -> None:
-    """Hand them to Redis and mark their rows. Without Redis a row waits for the reaper; a full queue or used up tokens
-    of this minute undo all of them."""
+    """Hand them to Redis and mark their rows. Without Redis a row waits for the reaper; a full queue, an
+    overloaded machine or used up tokens of this minute undo all of them."""
     try:
         admission.charge()
     except RateLimited:
@@ -178,6 +179,10 @@ def queue_all(generations: Sequence[Generation], admission: Admission) -> None:
                 f"Try again in {full.retry_after_s} s.",
                 retry_after_s=full.retry_after_s,
             ) from None
+        except Overloaded:
+            _stop(queued)
+            _undo(generations)
+            raise
         except redis.exceptions.RedisError as error:
             log.warning("generation.not_queued", generation=str(generation.pk), error=type(error).__name__)
             continue

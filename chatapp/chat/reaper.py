@@ -19,6 +19,7 @@ from django.utils import timezone
 from chatapp.chat import recorder
 from chatapp.chat.models import UNFINISHED, Generation, State
 from chatapp.chat.queueing import mark_queued
+from chatapp.errors import Overloaded
 from chatapp.limits.selectors import limits_of_team
 from chatapp.logs import cause
 from chatapp.scope import unscoped
@@ -82,7 +83,7 @@ def _queue(generation: Generation) -> str | None:
         return None
     try:
         enqueue(protocol.decode_request(bytes(generation.request)), limits_of_team(generation.tenant).queue_length)
-    except QueueFull:
+    except (QueueFull, Overloaded):
         return None  # the next round tries again, until the deadline
     mark_queued(generation)
     return "queued"

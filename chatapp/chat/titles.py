@@ -21,7 +21,7 @@ from chatapp.chat.recorder import Answer
 from chatapp.chat.requests import history_of
 from chatapp.chat.stateless import complete_in
 from chatapp.chat.text import lines_of, plain_line, title
-from chatapp.errors import Refusal, TooMany
+from chatapp.errors import Refusal, TooMany, Unavailable
 from chatapp.ids import parse_id
 from chatapp.limits.selectors import limits_of, under_way
 from chatapp.limits.values import least
@@ -103,7 +103,7 @@ def write(conversation_id: str, turn: int = 0) -> bool:
                 return True
             if _has_room(access):
                 return _ask(access, conversation)
-        except TooMany as refusal:
+        except (TooMany, Unavailable) as refusal:
             if not refusal.retryable:
                 return False
         except Refusal as refusal:

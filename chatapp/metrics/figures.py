@@ -42,7 +42,14 @@ lagged = Counter("octavo_websocket_lagged", "Answers that a socket left off for 
 loop_lag = Histogram(
     "octavo_event_loop_lag_seconds", "How late the web's event loop comes to what is due.", buckets=LAG_S
 )
-submissions = Counter("octavo_submissions", "Requests given to the engine's queues: accepted, or full.", ["outcome"])
+submissions = Counter(
+    "octavo_submissions",
+    "Requests given to the engine's queues: accepted, full (the team's own bound), overloaded (the machine's).",
+    ["outcome"],
+)
+# From the start, so that the first refusal is an increase: Prometheus sees none in a series that begins.
+for _outcome in ("accepted", "full", "overloaded"):
+    submissions.labels(_outcome)
 
 # --- all that talk to Redis ---------------------------------------------------------------------------------------
 

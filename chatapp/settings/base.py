@@ -13,7 +13,7 @@ from csp.constants import NONCE, NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
 from chatapp.settings import redis_urls
-from engine.protocol import model_name, served_models
+from engine.protocol import MAX_IN_ALL, model_name, served_models
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = (ROOT / os.environ.get("OCTAVO_DATA", "var")).resolve()
@@ -49,6 +49,12 @@ OCTAVO_WEBHOOK_PLAIN = os.environ.get("OCTAVO_WEBHOOK_PLAIN", "").lower() in ("1
 OCTAVO_BATCH_AT_ONCE = int(os.environ.get("OCTAVO_BATCH_AT_ONCE", "4"))
 # What whoever reads /metrics has to know; empty: it is not there. Sessions and API keys do not open it.
 OCTAVO_METRICS_TOKEN = os.environ.get("OCTAVO_METRICS_TOKEN", "")
+# Of each model: how many requests of all teams together may wait or run before new ones are refused.
+OCTAVO_QUEUE_IN_ALL = int(os.environ.get("OCTAVO_QUEUE_IN_ALL") or MAX_IN_ALL)
+# For how long questions are taken for a model that no engine runs; 0: always. A restart is over by then.
+OCTAVO_UNSERVED_S = int(os.environ.get("OCTAVO_UNSERVED_S", "120"))
+# Websockets of one web process; fewer where it may not have as many files open (chatapp.api.seats).
+OCTAVO_MAX_SOCKETS = int(os.environ.get("OCTAVO_MAX_SOCKETS", "4000"))
 OCTAVO_ANSWER_TIMEOUT_S = int(os.environ.get("OCTAVO_ANSWER_TIMEOUT_S", "600"))
 
 

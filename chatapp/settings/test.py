@@ -21,6 +21,7 @@ SECRET_KEY = "only for tests: " + "0123456789abcdef" * 4
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
 OCTAVO_DEMO = True
 OCTAVO_ANNOUNCE_SETUP = False
+OCTAVO_UNSERVED_S = 0  # most tests answer without a worker that beats
 OCTAVO_MAIL_URL = OCTAVO_MAIL_FROM = ""
 if not os.environ.get("DATABASE_URL"):
     DATABASES = {"default": {**sqlite(Path(DATA) / "db.sqlite3"), "TEST": {"NAME": str(Path(DATA) / "test.sqlite3")}}}

@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -122,14 +123,17 @@ def async_blocking_redis() -> Redis:
 
 
 def load_library(client: Redis) -> None:
-    """Bring the server this code's function library; refuse a cluster."""
+    """Bring the server this code's function library; refuse a cluster. A server that is full has it already, or the
+    call that follows will say that it does not: a process that starts then must still be able to end work."""
     _refuse_cluster(client.info("cluster"))
-    client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+    with suppress(redis.exceptions.OutOfMemoryError):
+        client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
 
 
 async def load_library_async(client: Redis) -> None:
     _refuse_cluster(await client.info("cluster"))
-    await client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+    with suppress(redis.exceptions.OutOfMemoryError):
+        await client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
 
 
 def _is_missing(error: redis.exceptions.ResponseError) -> bool:

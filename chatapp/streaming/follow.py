@@ -31,6 +31,7 @@ LOGS_PER_READER = 256
 QUEUE = 512  # events a subscriber may lag behind its reader before it reads the log instead
 PAGE = 256
 WAKE_TTL_S = 60
+WAKE_AGAIN_S = 0.5
 BLOCK_MS = int(connection.BLOCK_S * 1000)
 HOLE_AFTER_S = 2.0  # what a worker needs to send again what Redis lost
 GIVE_UP_AFTER_S = 30.0
@@ -158,6 +159,11 @@ class _Reader:
             pipe.xadd(self._wake_key, {"": ""}, maxlen=4, approximate=False)
             pipe.expire(self._wake_key, WAKE_TTL_S)
             await pipe.execute()
+        except redis.exceptions.OutOfMemoryError:
+            # Without a wake-up the reader looks after BLOCK_S by itself; this may be sooner.
+            await asyncio.sleep(WAKE_AGAIN_S)
+            if self._by_key and not self._waiting:
+                self._start(self._wake())
         except UNREACHABLE:
             self._waiting = True  # the reader's own connection is gone too, and it starts again with all logs
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-import redis
 
+from chatapp.errors import Overloaded
 from chatapp.streaming import cancel, connection, finished, prompts, submit, workers
 from chatapp.streaming.follow import follower
 from engine import protocol
@@ -489,24 +489,34 @@ async def test_unacknowledged_events_survive_lost_connections(wire: Wire, serve:
 
 
 async def test_an_answer_outlasts_a_redis_without_memory(wire: Wire, serve: Serve) -> None:
-    """Nothing new gets in, the worker stays alive, and once there is memory again the answer is whole."""
-    serve()
-    request = a_question(tokens=1500)
-    submit.enqueue(request)
-    await first_tokens(request.id)
+    """Nothing new gets in, the worker stays alive, and once there is memory again the answer is whole, also for
+    those who began to read when nothing could be written."""
+    served = serve()
+    request, waiting = a_question(tokens=1500), a_question("u", tokens=1500)
+    for one in (request, waiting):
+        submit.enqueue(one)
+        await first_tokens(one.id)
     wire.redis.config_set("maxmemory", "100kb")
+    await asyncio.sleep(0.25)  # a look at the memory counts for 0.2 s
     try:
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
+        with pytest.raises(Overloaded):
             submit.enqueue(a_question())
-        for _ in range(45):
+        reading = [asyncio.create_task(answer_of(request.id))]
+        await asyncio.sleep(0.3)
+        reading.append(asyncio.create_task(answer_of(waiting.id)))  # its reader cannot be woken up
+        for _ in range(42):
             await asyncio.sleep(0.1)
             assert workers.live()
         assert wire.state(request.id) == "running"
     finally:
         wire.redis.config_set("maxmemory", "0")
-    events = await asyncio.wait_for(answer_of(request.id), 20)
+    events, others = await asyncio.wait_for(asyncio.gather(*reading), 20)
     assert isinstance(events[-1], Finished)
+    assert isinstance(others[-1], Finished)
     assert_contiguous(wire, request.id)
+    served.stop()
+    (alone,) = served.engine.generate([request.messages], request.params)
+    assert text_of(events) == alone.text
 
 
 # --- stopping, looking --------------------------------------------------------------------------------------------
