@@ -72,11 +72,16 @@ CLOSE_CODES: dict[int, tuple[str, str, bool]] = {
     # name, meaning, whether opening another socket at once is of use
     frames.CLOSE_GOING_AWAY: ("going away", "The socket's time is over, or the server restarts.", True),
     frames.CLOSE_INTERNAL: ("internal", "Something went wrong on the server's side, or a part of it is away.", True),
+    frames.CLOSE_TRY_LATER: ("try again later", "The server has as many sockets open as it can hold.", True),
     frames.CLOSE_BAD_FRAME: ("bad frame", "A message was no JSON text.", True),
     frames.CLOSE_UNAUTHENTICATED: ("unauthenticated", "No key or ticket was sent, or none that is valid.", False),
     frames.CLOSE_FORBIDDEN: ("forbidden", "A valid key or ticket at a place that it is not for.", False),
     frames.CLOSE_TOO_LARGE: ("too large", "A message was longer than max_frame_bytes.", True),
-    frames.CLOSE_RATE: ("rate", "Frames came faster than the limits say, or answers were not read.", True),
+    frames.CLOSE_RATE: (
+        "rate",
+        "Frames came faster than the limits say, answers were not read, or too many sockets are open.",
+        True,
+    ),
     frames.CLOSE_REVOKED: ("revoked", "The key, or the person's part in the team, has ended meanwhile.", False),
 }
 
@@ -104,6 +109,9 @@ ERROR_CODES: dict[str, str] = {
     "rate_limit_exceeded": "Requests, tokens or answers at a time of the plan are used up for now.",
     "insufficient_quota": "The month's tokens are used up.",
     "queue_full": "Too many of the team's questions wait already.",
+    "overloaded": "The machine has as much to do as it can hold, or as many sockets: try again after retry_after_ms.",
+    "no_engine": "No engine has been running for the model for a while: try again after retry_after_ms.",
+    "too_many_sockets": "The person, key or team has too many sockets open. The socket closes with 4429.",
     "too_many_responses": "The socket follows max_responses already.",
     "too_many_waiting": "max_waiting questions wait in the socket's lanes already.",
     "too_many_requests": "The socket has too much to do already.",

@@ -28,10 +28,11 @@ from chatapp.api.guard import Watch, guard
 from chatapp.api.keys import key_of_socket, ticket_of_socket
 from chatapp.api.lanes import MOST_WAITING
 from chatapp.api.outbox import Outbox, Overflow
+from chatapp.api.seats import seats
 from chatapp.api.subscriptions import Subscriptions
 from chatapp.api.tickets import access_for_ticket
 from chatapp.audit.source import NOWHERE, client_address, set_source, source
-from chatapp.errors import Refusal
+from chatapp.errors import Overloaded, Refusal, TooMany
 from chatapp.ids import LONGEST_REQUEST_ID, request_id
 from chatapp.limits.budget import RateLimited
 from chatapp.limits.selectors import limits_of
@@ -58,11 +59,14 @@ ROOM_FOR_NUMBER = 12  # behind a socket's id: "/" and how many frames a day has
 
 
 class NotLetIn(Exception):
-    def __init__(self, code: str, message: str, close: int) -> None:
+    """`retry_after_s`: it may be tried again then; None: it is of no use."""
+
+    def __init__(self, code: str, message: str, close: int, retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.close = close
+        self.retry_after_s = retry_after_s
 
 
 class ResponseConsumer(AsyncWebsocketConsumer):
@@ -80,6 +84,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         self.desk: Desk | None = None
         self.topics: Subscriptions | None = None
         self.tasks: set[asyncio.Task[None]] = set()
+        self._leave_seat: Callable[[], object] = lambda: None
         self._came = NOWHERE
         self._frames = 0
         self._may_send = float(FRAMES_AT_ONCE)
@@ -103,11 +108,19 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             # Frames are handled in this very context, and their tasks inherit it.
             set_source(*_where_from(self.scope, self.session_id))
             self._came = source()
-            access = await self.let_in()
+            access = await self._seated()
             scope.enter(access.tenant)
             limits = await in_thread(_plan_of, access)
         except NotLetIn as refusal:
-            self._put(frames.Error(code=refusal.code, message=refusal.message, retryable=False))
+            again = refusal.retry_after_s
+            self._put(
+                frames.Error(
+                    code=refusal.code,
+                    message=refusal.message,
+                    retryable=again is not None,
+                    retry_after_ms=again * 1000 if again is not None else None,
+                )
+            )
             self.outbox.close(refusal.close)
             return
         except Exception:
@@ -135,7 +148,20 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         )
         self._start(self._expire())
 
+    async def _seated(self) -> Access:
+        """Who is asking, with a place for the socket. Raises NotLetIn."""
+        try:
+            seats.check()
+            access = await self.let_in()
+            self._leave_seat = seats.take(self, access)
+        except Overloaded as full:
+            raise NotLetIn(full.code, full.message, frames.CLOSE_TRY_LATER, full.retry_after_s) from None
+        except TooMany as full:
+            raise NotLetIn(full.code, full.message, frames.CLOSE_RATE, full.retry_after_s) from None
+        return access
+
     async def disconnect(self, code: int) -> None:
+        self._leave_seat()
         if self.watch is not None:
             guard().remove(self.watch)
         if self.desk is not None:

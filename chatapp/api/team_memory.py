@@ -24,8 +24,9 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from chatapp.api import frames
 from chatapp.api.answering import in_thread
 from chatapp.api.guard import Watch, guard
+from chatapp.api.seats import seats
 from chatapp.chat.memory import Answer, answers
-from chatapp.errors import Forbidden
+from chatapp.errors import Forbidden, Overloaded, TooMany
 from chatapp.limits.selectors import limits_of_team
 from chatapp.scope import tenant_scope
 from chatapp.streaming import fleet, occupancy, workers
@@ -123,6 +124,7 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
         super().__init__(*args, **kwargs)
         self.task: asyncio.Task[None] | None = None
         self.watch: Watch | None = None
+        self.leave_seat: Callable[[], object] = lambda: None
         self.changed = asyncio.Event()
         self.looking: dict[str, Callable[[], None]] = {}
         self.stale: set[str] = set()
@@ -137,7 +139,15 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
             if not user.is_authenticated:
                 await self._refuse("unauthenticated", "Log in first.", frames.CLOSE_UNAUTHENTICATED)
                 return
+            seats.check()
             access = await in_thread(_may_look, user, self.scope["url_route"]["kwargs"]["slug"])
+            self.leave_seat = seats.take(self, access)
+        except Overloaded as full:
+            await self._refuse(full.code, full.message, frames.CLOSE_TRY_LATER)
+            return
+        except TooMany as full:
+            await self._refuse(full.code, full.message, frames.CLOSE_RATE)
+            return
         except NoAccess:
             await self._refuse("not_found", "There is no such team.", frames.CLOSE_FORBIDDEN)
             return
@@ -158,6 +168,7 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
             await self.close(frames.CLOSE_INTERNAL)
 
     async def disconnect(self, code: int) -> None:
+        self.leave_seat()
         if self.watch is not None:
             guard().remove(self.watch)
         if self.task is not None:

@@ -140,7 +140,7 @@ export function end(answer, frame) {
 /** A websocket that comes back. Knows frames as JSON objects and nothing of what they mean.
 
     Attempts wait 0.5 s, 1 s, 2 s … 15 s, less a random part, so that a restarted server is not met by every page at
-    once. */
+    once; and for as long as a server without room said. */
 export class Connection {
   /** `url` is an address; `protocols` may give, or promise, subprotocols for each attempt.
       `onFrame(frame)`, `onState("connecting" | "open" | "waiting" | "ended", code)`; `onBytes(buffer)`: of binary ones. */
@@ -149,6 +149,7 @@ export class Connection {
     this.state = "waiting";
     this.failures = 0;
     this.refusal = null; // what the server said before it closed for good
+    this.askedMs = 0; // and for how long not to come back
   }
 
   connect() {
@@ -231,7 +232,10 @@ export class Connection {
       const frame = JSON.parse(event.data);
       // Being let in counts, not being heard: a server that accepts and then closes must not be hammered.
       if (frame.type !== "error") this.failures = 0;
-      else if (!frame.event_id && !frame.response_id) this.refusal = frame;
+      else if (!frame.event_id && !frame.response_id) {
+        this.refusal = frame;
+        this.askedMs = frame.retry_after_ms ?? 0;
+      }
       if (frame.type === "session.created") {
         this.heartbeatMs = frame.heartbeat_s * 1000;
         this.refusal = null;
@@ -269,8 +273,9 @@ export class Connection {
   #wait(code) {
     this.failures += 1;
     this.#enter("waiting", code);
-    const wait = Math.min(FIRST_WAIT_MS * 2 ** (this.failures - 1), LONGEST_WAIT_MS);
-    this.retry = setTimeout(() => this.connect(), wait * (0.5 + Math.random() / 2));
+    const wait = Math.min(FIRST_WAIT_MS * 2 ** (this.failures - 1), LONGEST_WAIT_MS) * (0.5 + Math.random() / 2);
+    this.retry = setTimeout(() => this.connect(), Math.max(wait, this.askedMs));
+    this.askedMs = 0;
   }
 
   #enter(state, code) {

@@ -12,6 +12,9 @@ const BY_CODE = {
   context_length_exceeded: () =>
     gettext("This conversation is longer than the model can read at once. Begin a new chat."),
   queue_full: () => gettext("Too many questions of your team are waiting. Try again in a moment."),
+  overloaded: () => gettext("The server has as much to do as it can hold. Try again in a moment."),
+  no_engine: () => gettext("The engine is not running. Try again in a while."),
+  too_many_sockets: () => gettext("Too many pages are open. Close some."),
   rate_limit_exceeded: () => gettext("That was too much within a minute. Try again in a moment."),
   too_many_requests: () => gettext("That was too often. Try again in a moment."),
   insufficient_quota: () => gettext("This month’s tokens are used. Ask an owner or admin of your team."),

@@ -19,7 +19,7 @@ from octavo_client import (
     TextDelta,
 )
 from octavo_client.call import Call
-from octavo_client.core import FIRST_WAIT_S, LONGEST_WAIT_S, Core
+from octavo_client.core import FIRST_WAIT_S, LONGEST_WAIT_S, Core, Open
 
 from tests.clients.world import World
 
@@ -257,6 +257,23 @@ def test_a_refusal_for_now_is_tried_again_when_the_server_says_and_not_for_ever(
         world.wait(3.1)
     assert isinstance(call.error, RequestRefused)
     assert (call.error.code, call.error.retryable, call.error.retry_after_s) == ("queue_full", True, 3.0)
+
+
+def test_a_server_without_room_for_a_socket_is_left_alone_for_as_long_as_it_says() -> None:
+    core = Core(jitter=lambda: 1.0)
+    core.connect(0.0)
+    core.opened(1, 0.0)
+    full = {"type": "error", "code": "overloaded", "message": "Full.", "retryable": True, "retry_after_ms": 9000}
+    core.received(1, json.dumps(full), 0.0)
+    core.lost(1, 0.0, code=1013)
+    core.actions()
+    core.tick(8.9)
+    assert core.actions() == []
+    core.tick(9.1)
+    assert core.actions() == [Open(2)]
+    core.lost(2, 10.0)
+    core.tick(11.1)
+    assert core.actions() == [Open(3)], "said once, it counts once"
 
 
 def test_a_refusal_for_good_names_the_field() -> None:

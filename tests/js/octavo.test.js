@@ -274,6 +274,22 @@ test("a refusal for the moment is tried again when the server says, under the sa
   await assert.rejects(stream.whole(), { code: "queue_full", retry_after_ms: 3000 });
 });
 
+test("a server without room for a socket is left alone for as long as it says", (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const { made, socket } = network();
+  socket.connect();
+  made[0].onopen();
+  made[0].onmessage({ data: '{"type":"error","code":"overloaded","retryable":true,"retry_after_ms":9000}' });
+  made[0].onclose({ code: 1013 });
+  t.mock.timers.tick(8900);
+  assert.equal(made.length, 1);
+  t.mock.timers.tick(200);
+  assert.equal(made.length, 2);
+  made[1].onclose({ code: 1006 });
+  t.mock.timers.tick(1100);
+  assert.equal(made.length, 3, "said once, it counts once");
+});
+
 test("a connection that will expire is replaced before it ends", () => {
   const { made, wire } = asked();
   wire.say(delta(1, 1, "a"), { type: "session.expiring", expires_at: 1 });

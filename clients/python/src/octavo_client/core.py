@@ -6,7 +6,8 @@ calls `tick` at `deadline()`. Times are seconds of a clock that never goes back.
 Promises: a request that was not acknowledged is sent again under the same idempotency key; each running response is
 resumed on every new connection behind the last thing that is whole (octavo_client.cursor); a connection that is silent
 is asked, and given up; one that will expire is replaced before. Attempts to connect wait a random part ("full jitter")
-of 0.5 s, 1 s, 2 s … 15 s, so that a restarted server is not met by all at once.
+of 0.5 s, 1 s, 2 s … 15 s, so that a restarted server is not met by all at once; and as long as a server without room
+says.
 """
 
 from __future__ import annotations
@@ -210,7 +211,8 @@ class Core:
             self._lost_at = now if self._lost_at is None else self._lost_at
             longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self._failures, 10))
             self._failures += 1
-            self._retry_at = now + longest * self.jitter()
+            asked = (said.retry_after_ms or 0) / 1000 if said else 0.0
+            self._retry_at = now + max(asked, longest * self.jitter())
             self._enter("waiting")
 
     def received(self, number: int, text: str | bytes, now: float) -> None:
