@@ -7,11 +7,12 @@ not there at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
 
 import redis.exceptions
+import structlog
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils.crypto import constant_time_compare
@@ -23,8 +24,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from chatapp.logs import cause
 from chatapp.metrics.state import StateCollector
 from chatapp.streaming import workers
+
+log = structlog.get_logger(__name__)
 
 View = Callable[[HttpRequest], HttpResponse]
 
@@ -60,11 +64,28 @@ def registry() -> CollectorRegistry:
     found = CollectorRegistry()
     if folder:
         forget_dead(Path(folder))
-        MultiProcessCollector(found, path=folder)
+        _Readable(found, path=folder)
     else:
         found.register(_Own())
     found.register(StateCollector())
     return found
+
+
+class _Readable(MultiProcessCollector):
+    """All files that can be read. A process that was killed as it made one, or is making it right now, leaves an empty
+    one, or a part of one: the others' counts are told nevertheless."""
+
+    def collect(self) -> Iterable[Metric]:
+        files = [str(file) for file in Path(self._path).glob("*.db")]
+        return self.merge([file for file in files if self._can_be_read(file)])
+
+    def _can_be_read(self, file: str) -> bool:
+        try:
+            self._read_metrics([file])
+        except Exception as error:
+            log.warning("metrics.unreadable", file=Path(file).name, cause=cause(error))
+            return False
+        return True
 
 
 class _Own(Collector):

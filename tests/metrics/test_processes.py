@@ -74,6 +74,36 @@ def test_the_web_says_what_all_processes_counted(tmp_path: Path, monkeypatch: py
             one.communicate()
 
 
+def test_a_file_that_a_killed_process_left_unfinished_hides_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr(views.StateCollector, "collect", lambda _: iter(()))
+    (tmp_path / "counter_1.db").touch()
+    (tmp_path / "histogram_1.db").write_bytes(b"\xff" * 64)
+    (tmp_path / "gauge_livesum_1.db").write_bytes(b"\x10")
+    started = writer(tmp_path, "recorder", 1)
+    try:
+        assert samples(generate_latest(views.registry()).decode())["octavo_recorded_total{status=finished}"] == 2
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def test_refusals_are_counted_from_zero_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus sees no increase in a series that begins with its first count."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr(views.StateCollector, "collect", lambda _: iter(()))
+    started = writer(tmp_path, "web", 1)
+    try:
+        found = samples(generate_latest(views.registry()).decode())
+        for outcome in ("accepted", "full", "overloaded"):
+            assert found[f"octavo_submissions_total{{outcome={outcome}}}"] == 0
+    finally:
+        started.kill()
+        started.communicate()
+
+
 @pytest.mark.parametrize("room", ["some", "none", "no memory"])
 def test_a_start_begins_with_an_empty_folder_that_is_its_owners_alone(
     room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
