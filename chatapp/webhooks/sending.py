@@ -45,6 +45,10 @@ LEASE = timedelta(seconds=75)
 SLICE_S = 30.0
 MOST_OF_A_TEAM = 3
 THREADS = 16
+# Of these, what endpoints may have that took nothing the last time: one that hangs has a sender for a quarter of a
+# minute at each attempt, and those that work must not wait for it.
+MOST_FAILING_OF_A_TEAM = 1
+MOST_FAILING = 12
 MOST_STARTED = 500
 BATCH = 1000
 
@@ -136,6 +140,12 @@ def _lease(endpoint_id: uuid.UUID) -> WebhookEndpoint | None:
     of_team = WebhookEndpoint.objects.filter(tenant=endpoint.tenant_id, lease_until__gt=now)
     if of_team.count() >= MOST_OF_A_TEAM:
         return None
+    if endpoint.failing_since is not None:
+        failing = WebhookEndpoint.objects.filter(lease_until__gt=now).exclude(failing_since=None)
+        if failing.filter(tenant=endpoint.tenant_id).count() >= MOST_FAILING_OF_A_TEAM:
+            return None
+        if failing.count() >= MOST_FAILING:
+            return None
     free = WebhookEndpoint.objects.filter(pk=endpoint_id).exclude(lease_until__gt=now)
     return endpoint if free.update(lease_until=now + LEASE) else None
 

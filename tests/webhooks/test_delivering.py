@@ -218,6 +218,47 @@ def test_a_team_has_a_few_senders_only_so_that_others_have_the_rest(
     assert drain(made[3]) == 1
 
 
+def test_endpoints_that_hang_leave_senders_to_those_that_work(
+    team: Team, receiver: Receiver, started: list[Any], tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [services.create(access=team.owner, url=receiver.url, events=["member.joined"])[0] for _ in range(6)]
+    tell()
+    hanging, working = made[:4], made[4:]
+    for one in hanging:
+        one.failing_since = timezone.now()
+        one.save()
+    inside: list[int] = []
+
+    def hangs(endpoint: WebhookEndpoint, delivery: WebhookDelivery) -> bool:
+        """While one of them hangs: the others of its kind wait, and those that work do not."""
+        if endpoint.failing_since is not None:
+            inside.extend([drain(other) for other in hanging[1:]] + [drain(one) for one in working])
+        return real(endpoint, delivery)
+
+    real = sending.attempt
+    monkeypatch.setattr(sending, "attempt", hangs)
+    assert drain(hanging[0]) == 1
+    assert inside == [0, 0, 0, 1, 1]
+    monkeypatch.setattr(sending, "attempt", real)
+    WebhookEndpoint.objects.filter(pk=hanging[0].pk).update(lease_until=None)
+    assert drain(hanging[1]) == 1
+
+
+def test_endpoints_that_hang_do_not_take_all_senders_of_the_site(
+    team: Team, receiver: Receiver, started: list[Any], tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [services.create(access=team.owner, url=receiver.url, events=["member.joined"])[0] for _ in range(3)]
+    tell()
+    until, failing = timezone.now() + sending.LEASE, timezone.now()
+    monkeypatch.setattr(sending, "MOST_FAILING", 1)
+    monkeypatch.setattr(sending, "MOST_FAILING_OF_A_TEAM", 9)
+    WebhookEndpoint.objects.filter(pk=made[0].pk).update(lease_until=until, failing_since=failing)
+    WebhookEndpoint.objects.filter(pk=made[1].pk).update(failing_since=failing)
+    assert drain(made[1]) == 0
+    assert drain(made[2]) == 1
+    assert sending.MOST_FAILING < sending.THREADS
+
+
 def test_a_failure_ends_the_turn_so_that_a_broken_endpoint_keeps_no_sender(
     receiver: Receiver, webhook: WebhookEndpoint, tell: Tell
 ) -> None:
