@@ -11,9 +11,13 @@ from dataclasses import dataclass
 import redis.exceptions
 from django.conf import settings
 
+from chatapp.errors import TooMany
+from chatapp.limits import rates
+from chatapp.limits.rates import Rate
 from chatapp.limits.selectors import limits_of_team
 from chatapp.prompts.selectors import kv_quota_blocks
 from chatapp.streaming.prompts import NoAnswer, NoWorker, count
+from chatapp.tenants.access import Access
 from chatapp.tenants.models import Tenant
 
 EXACT, NO_WORKER, NO_ANSWER = "exact", "no_worker", "no_answer"
@@ -23,6 +27,8 @@ MESSAGES = {
 }
 # What a conversation needs besides: a question and an answer of a few lines.
 ROOM_TOKENS = 64
+# Of one who asks: a page asks when typing pauses, four times a second at most and hardly ever so for long.
+MOST_A_MINUTE = 120
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,18 @@ class Measure:
         return (
             f"These instructions take {self.tokens:,} tokens; {limit}, and a question and its answer need"
             f" {ROOM_TOKENS} of them. Shorten the text by about {self.tokens - self.most_tokens:,} tokens."
+        )
+
+
+def check_pace(access: Access) -> None:
+    """Raises TooMany for one who asks faster than a page does: a long text costs an engine's bus some of its time."""
+    refused = rates.take([Rate("measures", str(access.tenant.pk), access.principal, MOST_A_MINUTE)], 1)
+    if refused is not None:
+        seconds = int(refused[1]) + 1
+        raise TooMany(
+            f"You may have {MOST_A_MINUTE} texts measured a minute. Try again in {seconds} s.",
+            code="rate_limit_exceeded",
+            retry_after_s=seconds,
         )
 
 

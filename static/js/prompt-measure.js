@@ -27,7 +27,7 @@ export function measurePanel(panel, ask) {
     try {
       found = await ask(text);
     } catch (error) {
-      found = { state: "refused", message: error.message };
+      found = { state: error.status === 429 ? "too-often" : "refused", message: error.message };
     }
     if (number !== newest) return;
     if (found.state !== "exact") {

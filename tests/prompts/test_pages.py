@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from chatapp.audit.models import AuditEntry
-from chatapp.prompts import selectors, services
+from chatapp.prompts import measure, selectors, services
 from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.tenants.access import access_for_user
 from chatapp.tenants.models import Role, Tenant
@@ -193,6 +193,16 @@ def test_all_of_it_by_http(team: Team) -> None:
     assert [item["name"] for item in listed] == ["Legal desk", "Assistant"]
     found = as_json(client, "post", f"{API}/measure", {"text": "Hello"}).json()
     assert (found["state"], found["tokens"]) == ("no_worker", 0)
+
+
+@pytest.mark.usefixtures("server")
+def test_measuring_has_a_pace_of_its_own_for_each_who_asks(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "MOST_A_MINUTE", 2)
+    client = browser(team)
+    said = [as_json(client, "post", f"{API}/measure", {"text": "Hello"}) for _ in range(3)]
+    assert [reply.status_code for reply in said] == [200, 200, 429]
+    assert said[2].json()["error"]["code"] == "rate_limit_exceeded"
+    assert 1 <= int(said[2]["Retry-After"]) <= 121
 
 
 @pytest.mark.parametrize(

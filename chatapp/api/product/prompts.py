@@ -13,7 +13,7 @@ from chatapp.api.product.base import AccessRequest, needs
 from chatapp.chat.prompt_use import Use, use_of
 from chatapp.prompts import selectors, services
 from chatapp.prompts.diff import diff
-from chatapp.prompts.measure import measure
+from chatapp.prompts.measure import check_pace, measure
 from chatapp.prompts.models import PromptVersion, SystemPrompt
 from chatapp.prompts.text import clean_text
 from chatapp.tenants.permissions import Permission
@@ -201,7 +201,9 @@ def create_assistant(request: Any, slug: str, body: NewAssistant) -> Any:
 
 @router.post("/t/{slug}/prompts/measure", response=MeasureOut, auth=needs(EDIT))
 def measure_text(request: Any, slug: str, body: MeasureIn) -> Any:
-    """How long a text would be as instructions. Nothing of it is kept."""
+    """How long a text would be as instructions. Nothing of it is kept. An engine renders it each time: 120 a minute for
+    each who asks."""
+    check_pace(request.auth)
     found = measure(request.auth.tenant, clean_text(body.text))
     return {**asdict(found), "share": found.share, "too_long": found.too_long}
 
