@@ -17,12 +17,13 @@ from celery.signals import before_task_publish, setup_logging, task_postrun, tas
 
 from chatapp import ticks
 from chatapp.audit.source import set_source, source
+from chatapp.backlog import BoundedTask
 from chatapp.metrics import tasks as _counted  # noqa: F401  counts the tasks that this process runs
 from engine import tracing
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapp.settings.local")
 
-app = Celery("octavo")
+app = Celery("octavo", task_cls=BoundedTask)
 # Tasks are sent from many threads of the web processes, and Celery's current app is a thread's own.
 app.set_default()
 app.config_from_object("django.conf:settings", namespace="CELERY")

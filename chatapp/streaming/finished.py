@@ -15,6 +15,9 @@ from chatapp.streaming import connection
 from engine import protocol
 
 ASIDE = "octavo:finished:aside"
+# Somebody looks at them, or nobody will: Redis evicts nothing by itself.
+MOST_ASIDE = 1000
+ASIDE_TTL_S = 30 * 24 * 3600
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -95,9 +98,12 @@ def ack(entry: Entry, ttl_s: int = protocol.LOG_TTL_S) -> None:
 
 
 def set_aside(entry: Entry, reason: str) -> None:
-    """It cannot be recorded: keep it apart, its log without an expiry, and block nobody. No text in `reason`."""
+    """It cannot be recorded: keep it and its log apart for ASIDE_TTL_S, and block nobody. No text in `reason`."""
     pipe = connection.sync_redis().pipeline()
-    pipe.xadd(ASIDE, {"id": entry.generation_id, "status": entry.status, "tenant": entry.tenant, "reason": reason})
+    said = {"id": entry.generation_id, "status": entry.status, "tenant": entry.tenant, "reason": reason}
+    pipe.xadd(ASIDE, said, maxlen=MOST_ASIDE, approximate=False)
+    for key in (protocol.generation_key(entry.generation_id), protocol.request_key(entry.generation_id)):
+        pipe.expire(key, ASIDE_TTL_S)
     pipe.xack(protocol.FINISHED, protocol.RECORDER_GROUP, entry.entry_id)
     pipe.xdel(protocol.FINISHED, entry.entry_id)
     pipe.execute()
