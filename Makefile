@@ -3,12 +3,13 @@
 PYTHON ?= python3
 PORT ?= 8000
 OCTAVO_DATA ?= var
+SOAK_MINUTES ?= 30
 PY := .venv/bin/python
 # Most tests keep one core busy at most. The long ones of the whole product stay together (tests/conftest.py).
 SIDE_BY_SIDE := -n 2 --dist load
 export PORT OCTAVO_DATA
 
-.PHONY: help setup setup-dev run test test-all check messages format bench clean
+.PHONY: help setup setup-dev run test test-all check messages format bench soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +46,9 @@ format: setup-dev ## Format the code and mend what ruff can
 
 bench: setup-dev ## The benchmarks, as tables [LOG=1 puts them into docs/LOG.md; LLAMA_SERVER=path adds that peer]
 	$(PY) -m bench $(if $(LOG),--log)
+
+soak: setup-dev ## A steady mixed load, and whether memory stays flat [SOAK_MINUTES=30]
+	$(PY) -m bench.soak --minutes $(SOAK_MINUTES)
 
 clean: ## Remove what set-up made, but not the data in $OCTAVO_DATA
 	rm -rf .venv .cache node_modules static/vendor locale/.compiled locale/*/LC_MESSAGES/*.mo \

@@ -94,11 +94,12 @@ class Product:
     def __init__(self, process: subprocess.Popen[bytes], data: Path) -> None:
         demo = json.loads((data / "demo.json").read_text())
         self.process = process
-        self._run = run_folder(data)
+        self.data = data
+        self.run = run_folder(data)
         self.target = Target(demo["url"], [tenant["api_key"] for tenant in demo["tenants"]], timeout_s=LOAD_S)
 
     def cpu(self) -> Cpu:
-        return Cpu(self.process, self._run)
+        return Cpu(self.process, self.run)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from chatapp.operators.machines import BAD, GOOD, WARN
 from chatapp.streaming import fleet, server
+from engine.protocol import MAX_MEMORY
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,12 @@ class Sign:
 NO_REDIS = Sign("Redis", "does not answer", BAD, "No message gets to a worker, and nobody is answered.")
 
 
+def _of_memory(found: server.Server, full: float) -> str:
+    if not found.most_memory:
+        return "It has no bound, so nothing is refused before the machine is full: set maxmemory."
+    return f"From {MAX_MEMORY:.0%} on, new questions are refused." if full > 0.75 else ""
+
+
 def redis_signs() -> list[Sign]:
     try:
         found = server.look()
@@ -61,8 +68,8 @@ def redis_signs() -> list[Sign]:
         Sign(
             "Memory",
             f"{size(found.memory)} of {size(limit)}" if limit else size(found.memory),
-            BAD if full > 0.9 else WARN if full > 0.75 else GOOD,
-            "Once it is full, new questions are refused." if full > 0.75 else "",
+            BAD if full > MAX_MEMORY else WARN if full > 0.75 or not found.most_memory else GOOD,
+            _of_memory(found, full),
         ),
         Sign(
             "Eviction",

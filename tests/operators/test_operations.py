@@ -350,8 +350,16 @@ def test_a_full_redis_is_said_before_it_refuses(server: redis.Redis) -> None:
     try:
         server.config_set("maxmemory", int(used * 1.2))
         assert sign(look(), "Memory")["state"] in ("warn", "bad")
+        assert sign(look(), "Memory")["says"] == "From 85% on, new questions are refused."
+        server.config_set("maxmemory", int(used * 2))
+        assert (sign(look(), "Memory")["state"], sign(look(), "Memory")["says"]) == ("good", "")
     finally:
         server.config_set("maxmemory", 0)
+
+
+def test_a_redis_without_a_bound_is_said(server: redis.Redis) -> None:
+    found = sign(look(), "Memory")
+    assert (found["state"], found["says"].rpartition(": ")[2]) == ("warn", "set maxmemory.")
 
 
 def test_a_recorder_that_is_behind_or_silent_is_said(server: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
