@@ -9,7 +9,7 @@ PY := .venv/bin/python
 SIDE_BY_SIDE := -n 2 --dist load
 export PORT OCTAVO_DATA
 
-.PHONY: help setup setup-dev run test test-all check messages format bench soak clean
+.PHONY: help setup setup-dev run test test-all check messages format bench soak clean backup restore
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,6 +28,12 @@ test: setup-dev ## The tests, within 12 minutes
 
 test-all: test ## The tests and the long ones, within 30 minutes
 	$(PY) -m pytest -m long -n 2 --dist loadscope
+
+backup: ## Back up a running Octavo [TO=backups KEEP=7 OCTAVO_DATA=var]
+	@$(PY) manage.py backup $(or $(TO),backups) $(if $(KEEP),--keep $(KEEP))
+
+restore: ## Restore a backup into an empty Octavo that is stopped [FROM=backups/octavo-… OCTAVO_DATA=var]
+	@$(PY) manage.py restore $(FROM)
 
 check: setup-dev ## Format, lint, types, import rules, deploy checks, missing migrations, catalogues
 	.venv/bin/ruff format --check .

@@ -118,6 +118,7 @@ ACTIONS: dict[str, str] = {
     # the platform
     "site.set_up": _n("Set Octavo up"),
     "site.changed": _n("Changed the site"),
+    "site.restored": _n("Restored from a backup"),
     "site.backups_confirmed": _n("Confirmed that backups are made"),
     "worker.drained": _n("Let a worker take nothing new"),
     "worker.taken_back": _n("Let a worker take requests again"),

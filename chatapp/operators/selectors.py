@@ -95,12 +95,13 @@ def _mail() -> Check:
 
 def _backups() -> Check:
     seen = site_selectors.site().backups_seen_at
-    kind = settings.DATABASES["default"]["ENGINE"].rpartition(".")[2]
-    what = "pg_dump of the database" if kind == "postgresql" else f"a copy of {settings.DATA} (sqlite3 .backup)"
     if seen is None:
-        text = f"Octavo makes none. Have {what} saved on another machine every day, with SECRET_KEY beside it."
+        text = (
+            "Octavo makes none by itself. Have manage.py backup FOLDER run every day and its folder saved on another "
+            "machine, with SECRET_KEY kept apart (docs/backup.md)."
+        )
         return Check("Backups", "todo", text)
-    return Check("Backups", "good", f"You said on {seen:%Y-%m-%d} that {what} is saved elsewhere.")
+    return Check("Backups", "good", f"You said on {seen:%Y-%m-%d} that backups are made and saved elsewhere.")
 
 
 def _teams() -> list[Check]:

@@ -120,6 +120,7 @@ INSTALLED_APPS = [
     "chatapp.shares",
     "chatapp.operators",
     "chatapp.dashboard",
+    "chatapp.backups",
 ]
 
 MIDDLEWARE = [
