@@ -72,12 +72,14 @@ def connect(url: str, timeout_s: float = 5.0) -> redis.Redis:
 
 
 def prepare(client: redis.Redis) -> None:
-    """Bring the server this code's function library. Raises RedisUnavailable when the server cannot serve us at all."""
+    """Bring the server this code's function library, unless it has a newer one.
+
+    Raises RedisUnavailable when the server cannot serve us at all."""
     info: Any = client.info("cluster")
     if info.get("cluster_enabled"):
         raise RedisUnavailable("Redis Cluster cannot be used: use one Redis or Valkey server, or sentinel://.")
     try:
-        client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+        client.transaction(protocol.load_library, protocol.LIBRARY_KEY)
     except redis.exceptions.OutOfMemoryError:
         pass  # it is there, or a call will say that it is not; a heartbeat and an ending must get through now
     except PASSING:

@@ -31,6 +31,12 @@ from engine.sampling_params import SamplingParams
 WIRE_VERSION = 1
 LIBRARY = f"octavo_{WIRE_VERSION}"
 LIBRARY_SOURCE = Path(__file__).with_name("wire.lua")
+# Raised with the first change of wire.lua behind a release. Processes of two releases run side by side while one takes
+# the other's place, on one library: the newer one, whoever was started last. So within a WIRE_VERSION a function takes
+# what the release before sends, and answers what it understands.
+LIBRARY_BUILD = 1
+LIBRARY_KEY = "octavo:library"
+"""The build that is loaded. Releases before 0.2 do not say theirs."""
 
 HEARTBEAT_S = 1.0
 STALE_AFTER_S = 3.0
@@ -59,6 +65,21 @@ DEAD = "octavo:dead"
 """A stream, bounded: requests that no worker outlived and that were given up: id, tenant, model, worker, attempts."""
 DRAIN = "drain"
 """A field of `worker_key`, there while an operator wants the worker to take nothing new."""
+
+
+def library_is_newer(build: bytes | None, present: object) -> bool:
+    """Whether the server has a later build than ours. `build`: what LIBRARY_KEY holds; `present`: the reply of FUNCTION
+    LIST for LIBRARY, empty where the library is gone whatever the key says."""
+    return bool(present) and int(build or 0) > LIBRARY_BUILD
+
+
+def load_library(pipe: Any) -> None:
+    """For redis-py's `client.transaction(load_library, LIBRARY_KEY)`: brings our library unless a newer one is there.
+    Two that do it at once see each other: the key is watched, and the later one begins anew."""
+    if not library_is_newer(pipe.get(LIBRARY_KEY), pipe.function_list(LIBRARY)):
+        pipe.multi()
+        pipe.function_load(LIBRARY_SOURCE.read_text(), replace=True)
+        pipe.set(LIBRARY_KEY, LIBRARY_BUILD)
 
 
 def requests_key(model: str, tenant: str) -> str:

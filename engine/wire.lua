@@ -7,6 +7,9 @@
 --
 -- Key names are made here: which queue, log and sets a call touches depends on what it reads, so they cannot be declared
 -- beforehand. That is allowed outside Redis Cluster, which is refused at start. All time is Redis's own.
+--
+-- The first change behind a release raises LIBRARY_BUILD (protocol.py): the newest library serves the processes of two
+-- releases, so each function still takes what the release before sends, and answers what that one understands.
 
 local PREFIX = 'octavo_1_'
 local STALE_MS = 3000     -- a worker without a heartbeat for so long is taken for dead

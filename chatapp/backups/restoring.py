@@ -59,7 +59,7 @@ def restore(folder: Path, *, replace: bool = False) -> tuple[Manifest, dict[str,
     made = checked(folder)
     key = _secret_key(folder, made)
     data = Path(settings.DATA)
-    with _stopped(data):
+    with _stopped(data) as lock:
         kind = database()
         if not replace:
             kind.refuse_unless_empty()
@@ -67,7 +67,7 @@ def restore(folder: Path, *, replace: bool = False) -> tuple[Manifest, dict[str,
             _restore_files(folder)
             with kind.load(folder / made.database.name, replace=replace) as target:
                 _count(made, target)
-                done = _finish(folder, target, key)
+                done = _finish(folder, target, key, lock)
                 _place(folder, made, data)
                 target.commit()
         except OSError as error:
@@ -92,14 +92,15 @@ def _secret_key(folder: Path, made: Manifest) -> str | None:
 
 
 @contextmanager
-def _stopped(data: Path) -> Iterator[None]:
+def _stopped(data: Path) -> Iterator[int]:
+    """The lock's descriptor, for children: should this process be killed, the folder is not free before they end."""
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (data / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BackupError(f"Octavo runs with the data folder {data}. Stop it, then restore.") from None
-        yield
+        yield lock.fileno()
 
 
 def _restore_files(folder: Path) -> None:
@@ -121,11 +122,11 @@ def _count(made: Manifest, target: Target) -> None:
         raise BackupError(f"The restored database is not the one that was backed up: {said}.")
 
 
-def _finish(folder: Path, target: Target, key: str | None) -> dict[str, int]:
+def _finish(folder: Path, target: Target, key: str | None, lock: int) -> dict[str, int]:
     """In a process of its own, whose settings are those that the restored installation will have."""
     env = {**os.environ, **target.env, **({"SECRET_KEY": key} if key else {})}
     command = [sys.executable, str(settings.ROOT / "manage.py"), "finish_restore", str(folder)]
-    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, pass_fds=[lock])
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
         raise BackupError(f"The restored database cannot be brought up to this version: {said}")

@@ -154,7 +154,8 @@ def _copy(name: str, target: Path) -> Part | None:
         source = contents.read(name)
     except FileNotFoundError:
         return None
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (target.parent.parent, target.parent):  # only the last of several would get the mode
+        folder.mkdir(mode=0o700, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     with source, manifest.create(target) as file:
         for chunk in source.chunks(manifest.CHUNK):

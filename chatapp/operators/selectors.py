@@ -101,7 +101,7 @@ def _backups() -> Check:
             "machine, with SECRET_KEY kept apart (docs/backup.md)."
         )
         return Check("Backups", "todo", text)
-    return Check("Backups", "good", f"You said on {seen:%Y-%m-%d} that backups are made and saved elsewhere.")
+    return Check("Backups", "good", f"You said on {seen:%Y-%m-%d} that its backup is saved elsewhere.")
 
 
 def _teams() -> list[Check]:

@@ -123,17 +123,27 @@ def async_blocking_redis() -> Redis:
 
 
 def load_library(client: Redis) -> None:
-    """Bring the server this code's function library; refuse a cluster. A server that is full has it already, or the
-    call that follows will say that it does not: a process that starts then must still be able to end work."""
+    """Bring the server this code's function library, unless it has a newer one; refuse a cluster. A server that is full
+    has it already, or the call that follows will say that it does not: a process that starts then must still be able to
+    end work."""
     _refuse_cluster(client.info("cluster"))
     with suppress(redis.exceptions.OutOfMemoryError):
-        client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+        client.transaction(protocol.load_library, protocol.LIBRARY_KEY)
 
 
 async def load_library_async(client: Redis) -> None:
     _refuse_cluster(await client.info("cluster"))
+
+    async def load(pipe: Any) -> None:
+        """protocol.load_library, where what is asked has to be awaited."""
+        build, present = await pipe.get(protocol.LIBRARY_KEY), await pipe.function_list(protocol.LIBRARY)
+        if not protocol.library_is_newer(build, present):
+            pipe.multi()
+            pipe.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+            pipe.set(protocol.LIBRARY_KEY, protocol.LIBRARY_BUILD)
+
     with suppress(redis.exceptions.OutOfMemoryError):
-        await client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+        await client.transaction(load, protocol.LIBRARY_KEY)
 
 
 def _is_missing(error: redis.exceptions.ResponseError) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +57,93 @@ def test_a_cluster_is_refused_by_both_sides_with_the_reason(tmp_path: Path) -> N
 def test_a_server_that_died_and_came_back_empty_gets_the_library_with_the_next_call(wire: Any) -> None:
     connection.call(protocol.place("g"))
     wire.redis.function_flush()
+    assert connection.call(protocol.place("g")) == 0
+
+
+SAYS = "#!lua name={name}\nredis.register_function('{name}_build', function() return {build} end)\n"
+
+
+@contextmanager
+def release(build: int, folder: Path) -> Iterator[None]:
+    """As the code of that release, whose library says which it is."""
+    source = folder / f"{build}.lua"
+    source.write_text(SAYS.format(name=protocol.LIBRARY, build=build))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "LIBRARY_BUILD", build)
+        patch.setattr(protocol, "LIBRARY_SOURCE", source)
+        yield
+
+
+@pytest.fixture
+def other_releases(wire: Any) -> Iterator[Path]:
+    """Where their libraries lie; the server forgets them afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+    wire.redis.function_flush()
+    wire.redis.delete(protocol.LIBRARY_KEY)
+
+
+def loaded(client: Any) -> int:
+    return int(client.fcall(f"{protocol.LIBRARY}_build", 0))
+
+
+@pytest.mark.parametrize("side", ["worker", "product", "product's loop"])
+def test_a_process_of_an_older_release_that_starts_last_leaves_the_newer_library(
+    wire: Any, other_releases: Path, side: str
+) -> None:
+    async def in_a_loop() -> None:
+        client = connection.async_redis()
+        await connection.load_library_async(client)
+        await client.aclose()
+
+    load: Callable[[], Any] = {
+        "worker": lambda: bus.prepare(wire.redis),
+        "product": lambda: connection.load_library(wire.redis),
+        "product's loop": lambda: asyncio.run(in_a_loop()),
+    }[side]
+    for build, then in ((7, 7), (8, 8), (7, 8), (8, 8), (9, 9)):
+        with release(build, other_releases):
+            load()
+        assert loaded(wire.redis) == then
+    # A server that lost its functions, or came back from a release that says nothing of itself, has none that is newer.
+    wire.redis.function_flush()
+    with release(7, other_releases):
+        load()
+        assert loaded(wire.redis) == 7
+    wire.redis.delete(protocol.LIBRARY_KEY)
+    with release(6, other_releases):
+        load()
+        assert loaded(wire.redis) == 6
+
+
+def test_of_two_releases_that_load_at_once_the_newer_library_stays(
+    wire: Any, other_releases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older one has looked, and then the newer one comes between that and its loading."""
+    came = []
+    is_newer = protocol.library_is_newer
+
+    def slowly(*args: Any) -> bool:
+        found = is_newer(*args)
+        if not came:
+            came.append(8)
+            with release(8, other_releases):
+                connection.load_library(wire.redis)
+        return found
+
+    with release(7, other_releases):
+        monkeypatch.setattr(protocol, "library_is_newer", slowly)
+        connection.load_library(wire.redis)
+    assert (came, loaded(wire.redis)) == ([8], 8)
+
+
+def test_a_full_server_that_has_the_library_serves_workers_that_connect_again(wire: Any) -> None:
+    bus.prepare(wire.redis)
+    wire.redis.config_set("maxmemory", "100kb")
+    try:
+        bus.prepare(wire.redis)
+    finally:
+        wire.redis.config_set("maxmemory", "0")
     assert connection.call(protocol.place("g")) == 0
 
 
