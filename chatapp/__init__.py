@@ -1,3 +1,3 @@
 """The product. Its version is the project's; a test holds them together."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

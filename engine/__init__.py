@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
     from engine.sampling_params import SamplingParams
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 """That of pyproject.toml."""
 __all__ = ["EngineConfig", "LLMEngine", "SamplingParams"]
 
