@@ -9,7 +9,7 @@ PY := .venv/bin/python
 SIDE_BY_SIDE := -n 2 --dist load
 export PORT OCTAVO_DATA
 
-.PHONY: help setup setup-dev run test test-all check messages format bench soak clean backup restore
+.PHONY: help setup setup-dev run test test-all check messages format bench soak clean backup restore lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ messages: setup-dev ## Collect the pages' words into locale/, for translators
 format: setup-dev ## Format the code and mend what ruff can
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
+
+lock: ## Versions and hashes of all Python packages anew [UPGRADE=1: the newest that fit]
+	@$(PYTHON) -m ops.lock
 
 bench: setup-dev ## The benchmarks, as tables [LOG=1 puts them into docs/LOG.md; LLAMA_SERVER=path adds that peer]
 	$(PY) -m bench $(if $(LOG),--log)

