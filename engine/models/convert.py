@@ -2,7 +2,7 @@
 
 DEST gets float32 safetensors, the file's own low-bit weights (engine.models.low_bit), config.json,
 generation_config.json, tokenizer.json, tokenizer_config.json, the chat template and `octavo.json`, a manifest with the
-source's digest. Work goes to a temporary folder beside DEST that is
+source's digest and the SHA-256 of both (engine.models.identity). Work goes to a temporary folder beside DEST that is
 renamed at the end, so a killed conversion leaves nothing half-made; two at once wait for each other; where the manifest
 already matches nothing is done. Config and tokenizer come through transformers, the weights through `gguf_file`.
 """
@@ -22,10 +22,10 @@ from typing import Any
 
 from engine.models.config import ModelError
 from engine.models.digest import digest_files
+from engine.models.identity import MANIFEST, of_file, of_folder
 
-MANIFEST = "octavo.json"
 # Part of the manifest: raise it when a conversion of the same source comes out differently.
-FORMAT = 2
+FORMAT = 3
 SHARD_BYTES = 2 * 1024**3
 
 
@@ -35,7 +35,7 @@ def convert(source: Path, folder: Path, report: Callable[[str], None] = lambda l
     if not source.is_file():
         raise ModelError(f"{source} does not exist." if not source.exists() else f"{source} is not a file.")
     manifest = {"format": FORMAT, "source": source.name, "digest": digest_files([source])}
-    if _manifest(folder) == manifest:
+    if _fits(folder, manifest):
         return folder
     if folder.exists() and not folder.is_dir():
         raise ModelError(f"{folder} is in the way: it is not a folder.")
@@ -43,7 +43,7 @@ def convert(source: Path, folder: Path, report: Callable[[str], None] = lambda l
         raise ModelError(f"{folder} holds something that no conversion made; choose another folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f".{folder.name}.lock")):
-        if _manifest(folder) == manifest:  # made by another process while this one waited
+        if _fits(folder, manifest):  # made by another process while this one waited
             return folder
         for leftover in folder.parent.glob(f".{folder.name}.part-*"):
             shutil.rmtree(leftover)
@@ -52,7 +52,8 @@ def convert(source: Path, folder: Path, report: Callable[[str], None] = lambda l
         part.mkdir()
         try:
             _write(source, part, report)
-            (part / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+            said = {**manifest, "source_sha256": of_file(source), "sha256": of_folder(part)}
+            (part / MANIFEST).write_text(json.dumps(said, indent=2) + "\n")
             if folder.exists():
                 folder.rename(old)
             part.rename(folder)
@@ -62,6 +63,11 @@ def convert(source: Path, folder: Path, report: Callable[[str], None] = lambda l
             shutil.rmtree(part, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+def _fits(folder: Path, manifest: dict[str, Any]) -> bool:
+    found = _manifest(folder)
+    return found is not None and manifest.items() <= found.items()
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:

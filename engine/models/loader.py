@@ -29,6 +29,7 @@ from kernels.api import AttentionMetadata, KVCache
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -91,7 +92,7 @@ def load(
             raise
         from engine.models.transformers_decoder import load_decoder
 
-        files = weight_files(folder)
+        files = weight_files(folder)  # before transformers looks: what it would load otherwise
         model, config = load_decoder(folder, kind, device)
     revision = digest_files([folder / "config.json", *files])
     return LoadedModel(model=model, config=config, revision=revision, path=folder, dtype=kind, device=device)
@@ -163,7 +164,16 @@ def weight_files(folder: Path) -> list[Path]:
         files = [folder / name for name in sorted(set(names.values()))]
     else:
         files = [folder / SINGLE]
+    foreign = [file.name for file in files if file.suffix != ".safetensors"]
+    if foreign:
+        raise ModelError(f"{folder / INDEX} names {foreign[0]}: only .safetensors files are loaded.")
     missing = [file.name for file in files if not file.is_file()]
+    pickled = [file.name for kind in PICKLED for file in sorted(folder.glob(kind))]
+    if missing and pickled:
+        raise ModelError(
+            f"{folder} has its weights in {pickled[0]}, and loading that could run any code: it is never done. "
+            f"Use the model's .safetensors or .gguf files, or convert it elsewhere."
+        )
     if missing:
         raise ModelError(f"{folder} has no weights: {', '.join(missing)} is missing.")
     return files

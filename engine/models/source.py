@@ -24,6 +24,12 @@ def resolve(
 
     `report` is told the lines of a conversion's progress. ModelError, one line, when there is no such model.
     """
+    found = located(path)
+    return _converted(found, cache_dir, report) if found.is_file() else found
+
+
+def located(path: str | Path) -> Path:
+    """The absolute model folder or GGUF file that `path` means; ModelError, one line, when there is no such model."""
     local = Path(path).expanduser()
     if local.is_dir():
         return local.resolve()
@@ -31,7 +37,7 @@ def resolve(
         with local.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise ModelError(f"{path} is not a model: it is neither a folder with config.json nor a GGUF file.")
-        return _converted(local.resolve(), cache_dir, report)
+        return local.resolve()
     name = str(path)
     if not HUB_ID.fullmatch(name) or name.endswith(".gguf"):
         raise ModelError(f"{path} does not exist; name a model folder, a .gguf file or a hub id like owner/name.")
