@@ -9,7 +9,7 @@ PY := .venv/bin/python
 SIDE_BY_SIDE := -n 2 --dist load
 export PORT OCTAVO_DATA
 
-.PHONY: help setup setup-dev run test test-all check messages format bench soak clean backup restore lock
+.PHONY: help setup setup-dev run backup restore test test-all check messages format lock supply bench soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,13 +35,14 @@ backup: ## Back up a running Octavo [TO=backups KEEP=7 OCTAVO_DATA=var]
 restore: ## Restore a backup into an empty Octavo that is stopped [FROM=backups/octavo-… OCTAVO_DATA=var]
 	@$(PY) manage.py restore $(FROM)
 
-check: setup-dev ## Format, lint, types, import rules, deploy checks, missing migrations, catalogues
+check: setup-dev ## Format, lint, types, import rules, deploy checks, missing migrations, catalogues, licences
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
 	$(PY) -m ops.check
 	$(PY) -m ops.messages check
+	$(PY) -m ops.supply licences
 
 messages: setup-dev ## Collect the pages' words into locale/, for translators
 	$(PY) -m ops.messages
@@ -52,6 +53,9 @@ format: setup-dev ## Format the code and mend what ruff can
 
 lock: ## Versions and hashes of all Python packages anew [UPGRADE=1: the newest that fit]
 	@$(PYTHON) -m ops.lock
+
+supply: setup-dev ## What we install: a CycloneDX list, licences, known faults [SUPPLY=folder]
+	@$(PY) -m ops.supply $(SUPPLY)
 
 bench: setup-dev ## The benchmarks, as tables [LOG=1 puts them into docs/LOG.md; LLAMA_SERVER=path adds that peer]
 	$(PY) -m bench $(if $(LOG),--log)

@@ -43,8 +43,8 @@ def pinned(lock: Path) -> dict[str, str]:
     return {name: str(PIN.match(block)[2]) for name, block in blocks(lock.read_text()).items()}  # type: ignore[index]
 
 
-def compiled(uv: Path, wanted: Path, torch: Path | None) -> dict[str, str]:
-    """What the names in `wanted` lead to, those that torch needs as well."""
+def compiled(uv: Path, wanted: Path) -> dict[str, str]:
+    """What the names in `wanted` lead to."""
     with tempfile.TemporaryDirectory() as folder:
         preferred, out = Path(folder) / "preferred.txt", Path(folder) / "out.txt"
         if not os.environ.get("UPGRADE"):
@@ -53,8 +53,6 @@ def compiled(uv: Path, wanted: Path, torch: Path | None) -> dict[str, str]:
             out.write_text(preferred.read_text())
         command: list[str | Path] = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
         command += ["--generate-hashes", "--python-version", "3.11.0", "--python-platform", "linux", "-o", out, wanted]
-        # torch's own needs that every build of it has.
-        command += [torch] if torch else []
         call([*command], f"Locking {wanted.name}")
         return {name: text for name, text in blocks(out.read_text()).items() if not UNLOCKED.match(name)}
 
@@ -65,9 +63,7 @@ def main() -> int:
         call([sys.executable, "-m", "venv", environment], "Making an environment for uv")
         call([environment / "bin" / "pip", "install", "--quiet", UV], "Installing uv")
         uv = environment / "bin" / "uv"
-        run = compiled(uv, REQUIREMENTS / "run.txt", REQUIREMENTS / "torch.txt")
-        dev = compiled(uv, REQUIREMENTS / "dev.txt", REQUIREMENTS / "torch.txt")
-        node = compiled(uv, REQUIREMENTS / "node.txt", None)
+        run, dev, node = (compiled(uv, REQUIREMENTS / wanted) for wanted in LOCKS.values())
     except SetupError as error:
         print(error, file=sys.stderr)
         return 1
