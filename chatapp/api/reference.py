@@ -17,7 +17,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from chatapp.api import asyncapi, frames
+from chatapp.api import asyncapi, frames, guides
 from chatapp.api.desk import MOST_RESPONSES
 from chatapp.api.frames import MAX_FRAME_BYTES
 from chatapp.api.lanes import MOST_WAITING
@@ -88,7 +88,8 @@ def websocket(request: HttpRequest) -> HttpResponse:
 def _base(request: HttpRequest) -> dict[str, Any]:
     scheme = "https" if request.is_secure() else "http"
     host = request.get_host()
-    return {"http_url": f"{scheme}://{host}", "socket_url": f"{scheme.replace('http', 'ws')}://{host}/ws/v1"}
+    addresses = {"http_url": f"{scheme}://{host}", "socket_url": f"{scheme.replace('http', 'ws')}://{host}/ws/v1"}
+    return {**addresses, "guides": guides.links()}
 
 
 def marked(text: str) -> SafeString:

@@ -7,6 +7,7 @@ from django.urls import path
 from chatapp.api import (
     browser_client,
     documents,
+    guides,
     openai,
     openai_batches,
     openai_chat,
@@ -42,6 +43,7 @@ urlpatterns = [
     path("ws/v1/asyncapi.json", reference.asyncapi_document, name="asyncapi"),
     path("docs/", reference.index, name="docs"),
     path("docs/websocket", reference.websocket, name="docs-websocket"),
+    path("docs/<slug:name>", guides.guide, name="docs-guide"),
     path("client/octavo.js", browser_client.module, name="browser-client"),
     path("api/", api.urls),
 ]

@@ -16,6 +16,7 @@ from chatapp.settings import redis_urls
 from engine.protocol import MAX_IN_ALL, model_name, served_models
 
 ROOT = Path(__file__).resolve().parents[2]
+OCTAVO_DOCS = ROOT / "docs"  # a few of its pages are served
 DATA = (ROOT / os.environ.get("OCTAVO_DATA", "var")).resolve()
 
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
@@ -157,6 +158,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
                 "csp.context_processors.nonce",
                 "chatapp.site.context.site",
+                "chatapp.api.guides.context",
             ]
         },
     }

@@ -72,6 +72,7 @@ ADDRESSES: dict[str, str] = {
     "ws/v1/asyncapi.json": NO_ID,
     "docs/": NO_ID,
     "docs/websocket": NO_ID,
+    "docs/<name>": NO_ID,
     "words/<language>/<digest>.js": NO_ID,
     "v1/<rest>": BY_KEY,
     "api/t/<slug>/conversations": MANAGED,

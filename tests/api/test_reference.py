@@ -7,11 +7,11 @@ import re
 import pytest
 from django.test import Client
 
-from chatapp.api import asyncapi
+from chatapp.api import asyncapi, guides
 from chatapp.api.reference import marked
 
 pytestmark = pytest.mark.django_db
-PAGES = ("/docs/", "/docs/websocket")
+PAGES = ("/docs/", "/docs/websocket", *(f"/docs/{name}" for name in guides.GUIDES))
 
 
 def page(path: str) -> str:

@@ -241,7 +241,7 @@ def test_the_pages_of_accounts_of_bad_days_and_for_anybody(checked: Checked, tea
         checked.served.bodies[f"/{name}"] = render_to_string(name, context)
         checked.open(f"/{name}")
     link = invitations.path(Invitation.objects.get(pk=ids["invitation_id"]))
-    for path in ["/setup", "/docs/", "/docs/websocket", link]:
+    for path in ["/setup", "/docs/", "/docs/websocket", "/docs/members", "/docs/admins", "/docs/integrators", link]:
         checked.open(path, Client())
     # As anybody, as somebody with a password alone, and with a second factor.
     one = logged_in(person())
