@@ -136,6 +136,24 @@ def models() -> dict[str, str]:
         raise StartError(f"OCTAVO_MODELS: {error}.") from None
 
 
+def check_identity(served: dict[str, str]) -> None:
+    """The model is the one that OCTAVO_MODEL_SHA256 asks for. Each worker looks again; here it is said at once."""
+    wanted = os.environ.get("OCTAVO_MODEL_SHA256")
+    if not wanted:
+        return
+    if served:
+        one = engines.variable(next(iter(served)))
+        raise StartError(f"OCTAVO_MODEL_SHA256 is for a single model; with OCTAVO_MODELS: {one}='--model-sha256 …'.")
+    from engine.models.errors import ModelError
+    from engine.models.identity import check
+    from engine.models.source import located
+
+    try:
+        check(located(os.environ.get("OCTAVO_MODEL") or MODEL_DIR), wanted)
+    except ModelError as error:
+        raise StartError(str(error)) from None
+
+
 def environment(data: Path, run: Path, host: str, port: int, served: dict[str, str]) -> dict[str, str]:
     env = dict(os.environ)
     embedded = not env.get("REDIS_URL")
@@ -339,6 +357,7 @@ def serve() -> int:
     with data_folder(data):
         run = run_folder(data)
         served = models()
+        check_identity(served)
         env = environment(data, run, host, port, served)
         try:
             conf = engines.configuration(run, env, served)

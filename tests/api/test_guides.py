@@ -10,7 +10,11 @@ import pytest
 from django.test import Client
 
 from chatapp.api import guides
+from tests.chat.conftest import Team, server, team
 from tests.docs import pages
+from tests.tenants.people import log_in
+
+__all__ = ["server", "team"]
 
 pytestmark = pytest.mark.django_db
 
@@ -70,6 +74,13 @@ def test_without_the_files_there_are_no_pages_and_nothing_leads_to_them(
     monkeypatch.setattr(guides, "FOLDER", tmp_path)
     assert Client().get("/docs/members").status_code == 404
     assert "/docs/members" not in Client().get("/docs/").content.decode()
+
+
+def test_the_account_menu_leads_members_and_admins_to_their_page(team: Team) -> None:
+    base = f"/t/{team.tenant.slug}/"
+    owner = log_in(team.owner.user)
+    assert 'href="/docs/members"' in owner.get(base).content.decode()
+    assert 'href="/docs/admins"' in owner.get(f"{base}admin/members").content.decode()
 
 
 def test_a_file_that_changes_is_shown_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

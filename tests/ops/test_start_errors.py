@@ -88,6 +88,19 @@ def test_a_setting_that_cannot_work_is_named(tmp_path: Path, env: dict[str, str]
     assert said in line
 
 
+def test_another_model_than_the_one_that_was_asked_for_is_said_at_once(tmp_path: Path) -> None:
+    line = one_line(
+        start(tmp_path, PORT=free_port(), OCTAVO_MODEL=str(model_stub(tmp_path)), OCTAVO_MODEL_SHA256="0" * 64)
+    )
+    assert f"{tmp_path / 'model'} is not the one that OCTAVO_MODEL_SHA256 asks for" in line
+
+
+def test_one_digest_for_several_models_is_refused_with_what_to_say_instead(tmp_path: Path) -> None:
+    models = f"tiny={model_stub(tmp_path)}"
+    line = one_line(start(tmp_path, PORT=free_port(), OCTAVO_MODELS=models, OCTAVO_MODEL_SHA256="0" * 64))
+    assert "OCTAVO_ENGINE_TINY='--model-sha256 …'" in line
+
+
 def model_stub(tmp_path: Path) -> Path:
     """A folder that passes for a model as long as nobody loads it."""
     (tmp_path / "model").mkdir()
