@@ -1,12 +1,15 @@
 """Copies the browser libraries that pages load from node_modules into static/vendor: exactly the files listed here.
 
 Owns static/vendor, which is not committed: what is there and not listed is removed, so the folder always equals the
-list. Comments that point at source maps are dropped, since the maps are not served. The icons that templates and
-scripts use become one sprite, a fiftieth of the whole set. Standard library only; running it again changes nothing.
+list. npm compares each package with its hash in package-lock.json as it installs it; packages that another lock
+installed are refused. Comments that point at source maps are dropped, since the maps are not served. The icons that
+templates and scripts use become one sprite, a fiftieth of the whole set. Standard library only; running it again
+changes nothing.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -41,7 +44,18 @@ SVG_BODY = re.compile(r"<svg\b[^>]*>(.*)</svg>", re.DOTALL)
 
 
 class VendorError(Exception):
-    """A listed file is not where its package keeps it; the message names it."""
+    """What is to be copied is not there, or is not what package-lock.json names; the message says which."""
+
+
+def check_lock(lock: Path = ROOT / "package-lock.json", installed: Path = NODE_MODULES / ".package-lock.json") -> None:
+    """npm's own record of what it installed has the hashes of our lock. Raises VendorError."""
+    try:
+        there = json.loads(installed.read_text(encoding="utf-8"))["packages"]
+    except (OSError, ValueError, KeyError):
+        raise VendorError("node_modules was not installed by npm: run `npm ci --ignore-scripts` first.") from None
+    for path, wanted in json.loads(lock.read_text(encoding="utf-8"))["packages"].items():
+        if path and not wanted.get("dev") and there.get(path, {}).get("integrity") != wanted["integrity"]:
+            raise VendorError(f"{path} is not the one in package-lock.json: run `npm ci --ignore-scripts` again.")
 
 
 def source(path: str) -> str:
@@ -76,6 +90,7 @@ def wanted() -> dict[str, str]:
 
 def main() -> int:
     try:
+        check_lock()
         files = wanted()
     except VendorError as error:
         print(error, file=sys.stderr)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from ops import vendor
 
@@ -25,6 +28,17 @@ def test_copying_again_changes_nothing_and_removes_what_is_not_listed() -> None:
     subprocess.run(command, cwd=ROOT, check=True)
     assert state() == before
     assert set(before) == {*vendor.FILES, "icons.svg"}
+
+
+def test_packages_that_another_lock_installed_are_refused_by_name(tmp_path: Path) -> None:
+    lock = json.loads((ROOT / "package-lock.json").read_text())
+    vendor.check_lock()
+    lock["packages"]["node_modules/dompurify"]["integrity"] = "sha512-AAAA"
+    (tmp_path / "lock.json").write_text(json.dumps(lock))
+    with pytest.raises(vendor.VendorError, match=r"node_modules/dompurify is not the one in package-lock\.json"):
+        vendor.check_lock(tmp_path / "lock.json")
+    with pytest.raises(vendor.VendorError, match="was not installed by npm"):
+        vendor.check_lock(installed=tmp_path / "nothing")
 
 
 def test_no_served_library_points_at_a_source_map() -> None:
