@@ -9,7 +9,7 @@ PY := .venv/bin/python
 SIDE_BY_SIDE := -n 2 --dist load
 export PORT OCTAVO_DATA
 
-.PHONY: help setup setup-dev run backup restore test test-all check messages format lock supply bench soak clean
+.PHONY: help setup setup-dev run backup restore test test-all check messages format lock supply bench soak chaos clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ bench: setup-dev ## The benchmarks, as tables [LOG=1 puts them into docs/LOG.md;
 
 soak: setup-dev ## A steady mixed load, and whether memory stays flat [SOAK_MINUTES=30]
 	$(PY) -m bench.soak --minutes $(SOAK_MINUTES)
+
+chaos: setup-dev ## Kill processes under load, and look for lost words [KILLS=100 SEED=drawn EVERY=3 seconds]
+	$(PY) -m tests.chaos --kills $(or $(KILLS),100) --every $(or $(EVERY),3) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove what set-up made, but not the data in $OCTAVO_DATA
 	rm -rf .venv .cache node_modules static/vendor locale/.compiled locale/*/LC_MESSAGES/*.mo \

@@ -1,0 +1,100 @@
+"""Which signal hits which process when: drawn from a seed, and done.
+
+A frozen process is woken after longer than a worker may be silent, so that one that wakes is fenced off. A process that
+ends by TERM is begun anew by the supervisor, as one that is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from dataclasses import dataclass, field
+
+from tests.chaos.product import Product
+from tests.stack import wait_for
+
+KILL, FREEZE, TERM = "KILL", "STOP/CONT", "TERM"
+WEIGHTS = {
+    ("engine", KILL): 6,
+    ("engine", FREEZE): 3,
+    ("engine", TERM): 2,
+    ("web", KILL): 4,
+    ("web", FREEZE): 2,
+    ("web", TERM): 2,
+    ("recorder", KILL): 3,
+    ("recorder", FREEZE): 1,
+    ("recorder", TERM): 1,
+    ("celery", KILL): 2,
+    ("celery", TERM): 1,
+    ("beat", KILL): 1,
+    ("redis", KILL): 2,
+    ("redis", FREEZE): 1,
+}
+FROZEN_S = (4.0, 6.5)
+
+
+@dataclass(frozen=True)
+class Event:
+    """`wait_s` after the one before. `at` is known once it has happened."""
+
+    program: str
+    how: str
+    wait_s: float
+    frozen_s: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        return f"{self.program.partition('-')[0]} {self.how}"
+
+
+def planned(rng: random.Random, count: int, *, engines: int, webs: int, every_s: float) -> list[Event]:
+    """So many events; the first ones hold one of each kind, as far as they go."""
+    kinds = list(WEIGHTS)
+    rng.shuffle(kinds)
+    kinds.sort(key=lambda kind: kind[0] != "engine")
+    drawn = kinds[:count] + rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=max(0, count - len(kinds)))
+    rng.shuffle(drawn)
+    found = []
+    for program, how in drawn:
+        several = {"engine": engines, "web": webs}.get(program, 0)
+        name = f"{program}-{rng.randrange(several)}" if several else program
+        frozen = rng.uniform(*FROZEN_S) if how == FREEZE else 0.0
+        found.append(Event(name, how, rng.uniform(0.3, 2 * every_s - 0.3), frozen))
+    return found
+
+
+@dataclass
+class Done:
+    """What has happened: when (monotonic), until when the process was frozen."""
+
+    event: Event
+    at: float
+    until: float = 0.0
+
+
+@dataclass
+class Trouble:
+    """Makes the events happen, one after the other. One whose process is just not there waits for the next one."""
+
+    product: Product
+    events: list[Event]
+    done: list[Done] = field(default_factory=list)
+
+    async def make(self) -> None:
+        waking = []
+        for event in self.events:
+            await asyncio.sleep(event.wait_s)
+            number = {KILL: signal.SIGKILL, FREEZE: signal.SIGSTOP, TERM: signal.SIGTERM}[event.how]
+            await asyncio.to_thread(wait_for, lambda: self.product.send(event.program, number), 60, 0.2)  # noqa: B023
+            done = Done(event, time.monotonic())
+            done.until = done.at + event.frozen_s
+            self.done.append(done)
+            if event.how == FREEZE:
+                waking.append(asyncio.create_task(self._wake(event)))
+        await asyncio.gather(*waking)
+
+    async def _wake(self, event: Event) -> None:
+        await asyncio.sleep(event.frozen_s)
+        await asyncio.to_thread(self.product.send, event.program, signal.SIGCONT)
