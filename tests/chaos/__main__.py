@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--webs", type=int, default=2)
     parser.add_argument("--scale", type=float, default=1.0, help="of the answers' lengths")
     parser.add_argument("--model", default=str(MODEL_DIR))
+    parser.add_argument("--only", nargs="*", default=[], help="the programs that are hit: engine, web, redis, …")
     parser.add_argument("--made", action="store_true", help="a small random model instead, quick where cores are few")
     parser.add_argument("--data", type=Path, default=None, help="an empty folder for data and logs")
     given = parser.parse_args()

@@ -63,13 +63,23 @@ def _restarted(seen: Seen, done: Iterable[Done]) -> bool:
     return any(one.event.program == "redis" and seen.asked_at <= one.at <= seen.ended_at for one in done)
 
 
-def judge(findings: Findings, seen: Seen, base: Seen, done: list[Done]) -> str:
-    """Of what the client saw."""
+def _disturbed(seen: Seen, until: float, done: Iterable[Done]) -> bool:
+    """Whether what carries a stream (its web process, or Redis behind it) was hit while it ran."""
+    return any(
+        one.event.kind.startswith(("web", "redis")) and one.at <= until and max(one.at, one.until) >= seen.asked_at
+        for one in done
+    )
+
+
+def judge(findings: Findings, seen: Seen, base: Seen, done: list[Done], code: str = "") -> str:
+    """Of what the client saw. `code`: why it ended as it did, by the database; /v1/responses says less."""
     name = f"{seen.question.name} ({seen.id or 'no id'})"
     for problem in seen.problems:
         findings.faults.append(f"{name}: {problem}")
-    for _, texts in seen.cuts:
+    for at, texts in seen.cuts:
         findings.cuts += 1
+        if not _disturbed(seen, at, done):
+            findings.faults.append(f"{name}: its stream was cut, and nothing had happened to what carries it")
         for text, wanted in zip(texts, base.texts, strict=True):
             if not wanted.startswith(text):
                 findings.faults.append(f"{name}: a stream that was cut had told {text[-60:]!r}, which is not so")
@@ -84,7 +94,7 @@ def judge(findings: Findings, seen: Seen, base: Seen, done: list[Done]) -> str:
                 f"{name}: ended {seen.ended} with {seen.tokens} tokens, not {base.ended} with {base.tokens}"
             )
         return WHOLE
-    code = seen.ended.partition(":")[0]
+    code = code or seen.ended.partition(":")[0]
     if code in OF_REDIS and _restarted(seen, done):
         findings.why[code] += 1
         for text, wanted in zip(seen.texts, base.texts, strict=True):
@@ -252,8 +262,9 @@ def all_of_it(product: Product, pairs: list[tuple[Seen, Seen]], done: list[Done]
     """Everything, in the order in which it says most."""
     findings = Findings()
     findings.faults += come_to_rest(product)
+    codes = dict(product.rows("SELECT id, error_code FROM chat_generation"))
     for seen, base in pairs:
-        findings.verdicts[judge(findings, seen, base, done)] += 1
+        findings.verdicts[judge(findings, seen, base, done, codes.get(seen.id, ""))] += 1
     database(findings, product, pairs, done)
     keys(findings, product)
     logs(findings, product)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tests.chaos.checks import INTERRUPTED, LOST, REPEATED, REWRITTEN, UNANSWERED, WHOLE, Findings
 from tests.chaos.clients import Seen
@@ -15,11 +16,12 @@ AFTER_S = 0.5
 
 
 def worst_gaps(seen: Sequence[Seen], done: Sequence[Done]) -> dict[str, tuple[float, int]]:
-    """By kind of event: the longest time without a new token of an answer that was being written, and of how many
-    answers such a gap was looked at. A gap over more than one event counts for none of them."""
+    """By kind of event: the longest time without a new token (or the end) of an answer that was being written, and how
+    many such gaps were looked at. A gap over more than one event counts for none of them."""
     found: dict[str, tuple[float, int]] = {one.event.kind: (0.0, 0) for one in done}
     for one in seen:
-        for begin, end in zip(one.came_at, one.came_at[1:], strict=False):
+        times = [*one.came_at, one.ended_at] if one.came_at else []
+        for begin, end in pairwise(times):
             within = [event for event in done if begin - AFTER_S <= event.at <= end]
             if not within:
                 continue

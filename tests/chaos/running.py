@@ -25,7 +25,7 @@ def made_model(folder: Path) -> str:
 @dataclass(frozen=True)
 class Plan:
     """`model`: a folder; empty: a random one is made. `kills`: signals of all kinds. `every_s`: from one to the next on
-    average. `scale`: of the answers' lengths."""
+    average. `scale`: of the answers' lengths. `only`: the programs that are hit, all of them where it is empty."""
 
     model: str
     seed: int
@@ -34,6 +34,7 @@ class Plan:
     engines: int = 2
     webs: int = 2
     scale: float = 1.0
+    only: tuple[str, ...] = ()
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Outcome:
 async def _ask_and_disturb(product: Product, plan: Plan, say: object) -> tuple[list[tuple[Seen, Seen]], list[Done]]:
     rng = random.Random(plan.seed)
     asked = questions.made(rng, plan.scale)
-    events = planned(rng, plan.kills, engines=plan.engines, webs=plan.webs, every_s=plan.every_s)
+    events = planned(rng, plan.kills, engines=plan.engines, webs=plan.webs, every_s=plan.every_s, only=plan.only)
     async with Clients(product.url, product.demo["tenants"]) as clients:
         began = time.monotonic()
         bases = await load.undisturbed(clients, rng, asked)

@@ -106,14 +106,17 @@ def test_a_stream_that_was_cut_must_have_told_a_beginning() -> None:
     seen.came(0, "one t")
     seen.cut()
     seen.came(0, "one two three")
-    assert judged(seen) == (checks.WHOLE, [])
-    seen.cuts.append((0.0, ["two"]))
-    assert judged(seen)[1]
+    seen.cuts[0] = (15.0, ["one t"])
+    web = Done(Event("web-1", KILL, 0), at=14.0)
+    assert judged(seen, web) == (checks.WHOLE, [])
+    assert judged(seen)[1], "and what carries it must have been hit"
+    seen.cuts[0] = (15.0, ["two"])
+    assert judged(seen, web)[1]
 
 
 def test_a_gap_is_that_of_the_event_within_it_and_of_none_where_there_are_several() -> None:
     seen = an_answer("")
-    seen.came_at = [1.0, 1.1, 4.1, 4.2, 9.2]
+    seen.came_at, seen.ended_at = [1.0, 1.1, 4.1, 4.2], 9.2
     kill, freeze, other = (
         Done(Event(program, KILL, 0), at=at) for program, at in (("engine-1", 2.0), ("web-0", 5.0), ("redis", 6.0))
     )

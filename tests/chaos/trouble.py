@@ -10,6 +10,7 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.product import Product
@@ -30,6 +31,7 @@ WEIGHTS = {
     ("celery", TERM): 1,
     ("beat", KILL): 1,
     ("redis", KILL): 2,
+    ("redis", TERM): 1,
     ("redis", FREEZE): 1,
 }
 FROZEN_S = (4.0, 6.5)
@@ -49,12 +51,15 @@ class Event:
         return f"{self.program.partition('-')[0]} {self.how}"
 
 
-def planned(rng: random.Random, count: int, *, engines: int, webs: int, every_s: float) -> list[Event]:
-    """So many events; the first ones hold one of each kind, as far as they go."""
-    kinds = list(WEIGHTS)
+def planned(
+    rng: random.Random, count: int, *, engines: int, webs: int, every_s: float, only: Sequence[str] = ()
+) -> list[Event]:
+    """So many events, one of each kind among them as far as they go. `only`: what these programs are hit by."""
+    weights = {kind: weight for kind, weight in WEIGHTS.items() if not only or kind[0] in only}
+    kinds = list(weights)
     rng.shuffle(kinds)
     kinds.sort(key=lambda kind: kind[0] != "engine")
-    drawn = kinds[:count] + rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=max(0, count - len(kinds)))
+    drawn = kinds[:count] + rng.choices(list(weights), list(weights.values()), k=max(0, count - len(kinds)))
     rng.shuffle(drawn)
     found = []
     for program, how in drawn:
