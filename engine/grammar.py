@@ -62,7 +62,9 @@ JSON_OPTIONS: Any = {
 }
 """All that a schema could set by the library's own keyword `x-guidance`."""
 TRIAL = Path(__file__).with_name("grammar_trial.py")
-TRIAL_S = 3.0  # of the clock; of the processor's time it takes one second at most
+TRIAL_S = 30.0
+"""Of the clock; of the processor's time it takes a second at most. So this bounds no grammar, but how long others may
+keep the machine busy: with 3 s plain schemas were refused on such a one, and answers under way did not go on there."""
 ENDED = ("NoExtension", "NoExtensionBias", "EndOfSentence")
 WORN = ("LexerTooComplex", "ParserTooComplex")
 
@@ -93,7 +95,7 @@ class GrammarCompiler:
 
         What was compiled is kept for its tenant alone: else the time it takes would tell what others use.
 
-        A new grammar takes a tenth of a second, one that is refused for its cost up to TRIAL_S.
+        A new grammar takes a tenth of a second, one that is refused for its cost a second of it.
         """
         with self._lock:
             kept = self._kept.get((tenant, spec))

@@ -27,7 +27,14 @@ def main() -> int:
     given = parser.parse_args()
     seed = secrets.randbits(31) if given.seed is None else given.seed
     plan = Plan(
-        "" if given.made else given.model, seed, given.kills, given.every, given.engines, given.webs, given.scale
+        "" if given.made else given.model,
+        seed,
+        kills=given.kills,
+        every_s=given.every,
+        engines=given.engines,
+        webs=given.webs,
+        scale=given.scale,
+        only=(*given.only,),
     )
     outcome = run(plan, given.data, lambda line: print(line, flush=True))
     print(outcome.table)

@@ -104,6 +104,10 @@ class Product:
             return all(self.is_ready(port) for port in self.ports) and len(self.workers()) >= engines
         return False
 
+    def serves(self) -> bool:
+        """some web process is ready, which needs a worker, Redis and the database"""
+        return any(self.is_ready(port) for port in self.ports)
+
     @staticmethod
     def is_ready(port: int) -> bool:
         try:

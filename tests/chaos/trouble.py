@@ -35,16 +35,21 @@ WEIGHTS = {
     ("redis", FREEZE): 1,
 }
 FROZEN_S = (4.0, 6.5)
+AT_ONCE = 0.4
+"""So many events do not wait: they hit what is just getting up again, and the last one that stands. If all did, a slow
+machine would do nothing but start processes."""
+AGAIN_S = 90.0
 
 
 @dataclass(frozen=True)
 class Event:
-    """`wait_s` after the one before. `at` is known once it has happened."""
+    """`wait_s` after the one before; `at_once`: whether or not somebody could answer again by then."""
 
     program: str
     how: str
     wait_s: float
     frozen_s: float = 0.0
+    at_once: bool = False
 
     @property
     def kind(self) -> str:
@@ -66,7 +71,8 @@ def planned(
         several = {"engine": engines, "web": webs}.get(program, 0)
         name = f"{program}-{rng.randrange(several)}" if several else program
         frozen = rng.uniform(*FROZEN_S) if how == FREEZE else 0.0
-        found.append(Event(name, how, rng.uniform(0.3, 2 * every_s - 0.3), frozen))
+        wait_s = rng.uniform(0.3, 2 * every_s - 0.3)
+        found.append(Event(name, how, wait_s, frozen, at_once=rng.random() < AT_ONCE))
     return found
 
 
@@ -91,6 +97,8 @@ class Trouble:
         waking = []
         for event in self.events:
             await asyncio.sleep(event.wait_s)
+            if not event.at_once:
+                await asyncio.to_thread(wait_for, self.product.serves, AGAIN_S, 0.2)
             number = {KILL: signal.SIGKILL, FREEZE: signal.SIGSTOP, TERM: signal.SIGTERM}[event.how]
             await asyncio.to_thread(wait_for, lambda: self.product.send(event.program, number), 60, 0.2)  # noqa: B023
             done = Done(event, time.monotonic())

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine import grammar
 from engine.grammar import CACHED, GrammarCompiler, GrammarState, apply_masks
 from engine.grammar_spec import GrammarError, GrammarSpec
 from engine.tokenizer import Tokenizer
@@ -424,6 +425,18 @@ def test_a_refused_grammar_is_refused_again_without_another_trial(
     monkeypatch.setattr(subprocess, "run", None)
     with pytest.raises(GrammarError, match=re.escape(str(first.value))):
         compiler.compile(spec)
+
+
+@pytest.mark.long
+def test_a_plain_schema_is_taken_on_a_machine_that_has_no_time_for_it(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted engine compiles while others start as well; what it refuses then would not go on."""
+    late = tmp_path / "late.py"
+    late.write_text(f"import runpy, time\ntime.sleep(5)\nrunpy.run_path({str(grammar.TRIAL)!r}, run_name='__main__')\n")
+    monkeypatch.setattr(grammar, "TRIAL", late)
+    spec = GrammarSpec("json_schema", json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}}))
+    assert GrammarCompiler(tokenizer.backend, [EOS], WIDTH).compile(spec)
 
 
 def test_a_model_without_a_token_that_ends_an_answer_takes_no_grammar(tokenizer: Tokenizer) -> None:
