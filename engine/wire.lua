@@ -23,7 +23,7 @@ local VANISHED = 'octavo:vanished'
 local MOST_VANISHED = 100
 local CONTROL_LENGTH = 1000
 local ORPHANS = 64        -- how many a worker is handed in one call; the rest comes a second later
-local AFTER_START_S = 4   -- so long after its own start the server holds nobody for dead: they have yet to come back
+local AFTER_START_MS = 4000  -- so long after its own start the server holds nobody for dead: they have yet to come back
 local ALONE_FROM = 2      -- so many workers in a row that died of a request, as it seems, and it runs alone
 local DEAD_FROM = 5       -- three of them while it ran alone
 local DEAD = 'octavo:dead'
@@ -32,6 +32,7 @@ local MOST_DEAD = 1000
 local GROUP = 'workers'
 local FINISHED = 'octavo:finished'
 local WORKERS = 'octavo:workers'
+local SERVER = 'octavo:server'
 local FLOOR = '#floor'    -- a field beside the tenants in octavo:service:{model}; no tenant is called so
 local ALL_BYTES, ALL_COUNT = '#bytes', '#count'  -- of all tenants together, beside them in octavo:queued_bytes:{model}
 
@@ -190,13 +191,24 @@ end
 
 -- Who lives -------------------------------------------------------------------------------------------------------
 
+-- octavo:server says which server this is, and since when workers have been answered by it: one that reads a large file
+-- at its start has been up for long by then. Of the first one that we meet its own start is what counts.
+local function meet_server(now)
+  local known = redis.call('HGET', SERVER, 'run_id')
+  if known ~= run_id() then redis.call('HSET', SERVER, 'run_id', run_id(), 'since_ms', known and now or 0) end
+end
+
+local function has_just_started(now)
+  local up_s = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
+  if up_s * 1000 < AFTER_START_MS then return true end
+  local known = redis.call('HMGET', SERVER, 'run_id', 'since_ms')
+  return known[1] == run_id() and now - known[2] < AFTER_START_MS
+end
+
 local function is_stale(worker, now)
   local beat = redis.call('ZSCORE', WORKERS, worker)
   if not beat or beat == '0' then return true end
-  if now - beat > STALE_MS then
-    local up_s = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
-    return tonumber(up_s) >= AFTER_START_S
-  end
+  if now - beat > STALE_MS then return not has_just_started(now) end
   local stepped = redis.call('HGET', worker_key(worker), 'stepped_ms')
   return stepped and now - stepped > STALLED_MS and redis.call('SCARD', held_key(worker)) > 0
 end
@@ -635,6 +647,7 @@ end
 local function heartbeat(_, args)
   local worker, steps, details = args[1], args[2], args[3]
   local now = now_ms()
+  meet_server(now)
   redis.call('ZADD', WORKERS, now, worker)
   local held = redis.call('SMEMBERS', held_key(worker))
   if #held == 0 or redis.call('HGET', worker_key(worker), 'steps') ~= steps then

