@@ -197,6 +197,8 @@ class Bus:
 
     def _pack(self, frame: Frame) -> None:
         try:
+            if frame.anew:  # an order of its own: it must not be lost with the frame
+                self._inbox.put(("anew", None))
             self._inbox.put(("frame", occupancy_log.pack(frame)))
         except Exception as error:
             log.exception("bus.failed")
@@ -208,7 +210,8 @@ class Bus:
 
     def forgot(self, tenant: str) -> None:
         """Nothing is left here of a tenant that was to be forgotten."""
-        # Behind the frames: who waits for this sees a block table without the tenant.
+        # Behind the frames, and told once all that was published before is gone: who waits for this sees a block table
+        # without the tenant.
         self._packer.submit(self._inbox.put, ("forgot", tenant))
 
     def leave(self, generation_ids: Iterable[str]) -> None:
@@ -284,14 +287,14 @@ class Bus:
                 self._beat_at = now + protocol.HEARTBEAT_S
                 self._heartbeat(client)
             self._flush(client)
-            if self._stop_at is not None and (self._outbox.done or now > self._stop_at):
+            if self._stop_at is not None and ((self._outbox.done and not self._forgot) or now > self._stop_at):
                 self._fcall(client, protocol.retire(self._worker))
                 return
             if now >= self._look_at:
                 self._may_take, self._look_at = True, math.inf
             if self._may_take and self._takes:
                 self._take(client)
-            busy = self._outbox.has_unsent() or (self._may_take and self._takes)
+            busy = self._outbox.has_unsent() or self._forgotten or (self._may_take and self._takes)
             self._absorb(0.0 if busy else min(self._beat_at, self._look_at) - time.monotonic())
 
     def _absorb(self, wait_s: float, wait_fully: bool = False) -> None:
@@ -307,6 +310,8 @@ class Bus:
                 self._outbox.note(value[1])
             elif kind == "frame":
                 self._occupancy.add(value)
+            elif kind == "anew":
+                self._occupancy.begin_anew()
             elif kind == "memories":
                 self._memories.update(value)
             elif kind == "forgot":
@@ -330,6 +335,11 @@ class Bus:
             if not wait_fully:
                 deadline = 0.0
 
+    @property
+    def _forgotten(self) -> set[str]:
+        """Tenants of whom nothing is left here, and nothing in what was published."""
+        return set() if self._occupancy.owes_deletion else self._forgot
+
     def _fcall(self, client: redis.Redis, call: protocol.Call) -> Any:
         self.round_trips += 1
         try:
@@ -343,7 +353,8 @@ class Bus:
     def _flush(self, client: redis.Redis) -> None:
         """Send all that has gathered, in one pipeline, and act on the replies."""
         tells, ending = self._outbox.unsent()
-        told = self._warmed or self._counted or self._forgot or self._memories
+        forgotten = set(self._forgotten)
+        told = self._warmed or self._counted or forgotten or self._memories
         now_ms = int(time.time() * 1000)
         if not (tells or ending or told or self._occupancy.has_work(now_ms)):
             self._told_since = None  # of what has been dropped
@@ -355,7 +366,7 @@ class Bus:
             assert generation.terminal is not None
             pipe.fcall(*protocol.finish(self._worker, generation.id, generation.attempt, generation.terminal))
         self._occupancy.write(pipe, now_ms)
-        for tenant in self._forgot:
+        for tenant in forgotten:
             pipe.sadd(protocol.forgot_key(tenant), self._worker)
             pipe.expire(protocol.forgot_key(tenant), protocol.FORGOT_TTL_S)
         self._add_answers(pipe)
@@ -367,7 +378,7 @@ class Bus:
         behind = first + self._occupancy.num_asked
         self._occupancy.written(replies[first:behind])
         del replies[first:behind]
-        self._forgot.clear()
+        self._forgot -= forgotten
         self._warmed.clear()
         self._counted.clear()
         self._memories.clear()

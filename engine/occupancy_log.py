@@ -7,6 +7,8 @@ Owns which frames have not been written, and what the streams hold. Promises:
   the whole frames between them still say how it was about once a minute; the newest whole frame stays, with all behind;
 - while Redis is away a bounded number of bytes waits; what had to be dropped is `lost` until a whole frame makes up;
 - the time line has an entry every 2 s at most, and its last one is how it was in the end;
+- once all is to begin anew, nothing that was added before is written any more, and the order to delete both streams
+  goes out with every `write` until the server has acknowledged it, whatever becomes of the frames behind it;
 - both streams go an hour after the worker's last heartbeat.
 
 `pack` may be called in any thread; everything else belongs to the thread that writes.
@@ -15,7 +17,9 @@ Owns which frames have not been written, and what the streams hold. Promises:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -53,7 +57,6 @@ class Entry:
     at_ms: int
     number: int
     whole: bool
-    anew: bool
     figures: Figures
     head: bytes
     cells: bytes
@@ -74,7 +77,6 @@ def pack(frame: Frame) -> Entry:
         at_ms=head.at_ms,
         number=head.number,
         whole=head.base == 0,
-        anew=frame.anew,
         figures=head.figures,
         head=occupancy_wire.encode_head(head),
         cells=occupancy_wire.compress(frame.columns),
@@ -106,18 +108,28 @@ class OccupancyLog:
         self._waiting_bytes = 0
         self._groups: deque[_Group] = deque()
         self._bytes = 0
-        self._point: Entry | None = None  # the newest state that the line has not
+        self._point: Entry | None = None  # the newest state that the line has not, as far as we know
         self._line_at = 0
         self._expire_at = 0
-        self._asked: list[Entry | None] = []  # what the commands of the last `write` were for
+        self._owes_deletion = False
+        self._asked: list[Callable[[], None]] = []  # what the answers to the commands of the last `write` mean
+
+    @property
+    def owes_deletion(self) -> bool:
+        """What was published before all began anew may still be there."""
+        return self._owes_deletion
+
+    def begin_anew(self) -> None:
+        """Nothing that was added until now may be kept anywhere; a whole frame comes next."""
+        self.lose()
+        self._point = None
+        self._owes_deletion = True
 
     def add(self, entry: Entry) -> None:
         if entry.whole:
             self.lost = False
         elif self.lost:
             return
-        if entry.anew:
-            self._clear()
         self._waiting.append(entry)
         self._waiting_bytes += entry.size
         self._point = entry
@@ -134,7 +146,8 @@ class OccupancyLog:
         self._waiting_bytes = 0
 
     def has_work(self, now_ms: int) -> bool:
-        return bool(self._waiting) or self._line_is_due(now_ms) or (bool(self._groups) and now_ms >= self._expire_at)
+        due = self._line_is_due(now_ms) or (bool(self._groups) and now_ms >= self._expire_at)
+        return bool(self._waiting) or self._owes_deletion or due
 
     def _line_is_due(self, now_ms: int) -> bool:
         return self._point is not None and now_ms >= self._line_at + LINE_EVERY_MS
@@ -142,27 +155,24 @@ class OccupancyLog:
     def write(self, pipe: Any, now_ms: int) -> None:
         """Ask for all that is to be done, to hear of it by `written`."""
         self._asked = []
+        if self._owes_deletion:
+            pipe.delete(self._key, self._line_key)
+            self._asked.append(self._deleted)
+            self._expire_at = self._line_at = 0
         for entry in self._waiting:
-            if entry.anew:
-                pipe.delete(self._key, self._line_key)
-                self._asked.append(None)
-                self._expire_at = 0
             pipe.xadd(self._key, {"head": entry.head, "cells": entry.cells}, id=entry.id)
-            self._asked.append(entry)
-        if self._line_is_due(now_ms) and self._point is not None:
-            point, self._point = self._point, None
+            self._asked.append(partial(self._note, entry))
+        if self._line_is_due(now_ms) and (point := self._point) is not None:
             said = _encoder.encode(Point(point.at_ms, point.number, point.figures))
             pipe.xadd(self._line_key, {"line": said}, id=point.id, maxlen=LINE_LENGTH, approximate=False)
-            self._asked.append(None)
-            self._line_at = now_ms
+            self._asked.append(partial(self._note_point, point, now_ms))
         for command in self._trims(now_ms):
             pipe.execute_command(*command)
-            self._asked.append(None)
+            self._asked.append(_nothing)
         if now_ms >= self._expire_at:
-            self._expire_at = now_ms + EXPIRE_EVERY_MS
             pipe.expire(self._key, EXPIRE_S)
             pipe.expire(self._line_key, EXPIRE_S)
-            self._asked += [None, None]
+            self._asked += [_nothing, partial(self._note_expiry, now_ms)]
 
     @property
     def num_asked(self) -> int:
@@ -170,18 +180,19 @@ class OccupancyLog:
 
     def written(self, replies: list[Any]) -> None:
         """The server's answers, in order. What it refused for want of memory is lost."""
-        for entry, reply in zip(self._asked, replies, strict=True):
+        for note, reply in zip(self._asked, replies, strict=True):
             if isinstance(reply, Exception) and not _is_there(reply):
                 self.lose()
                 return
-            if entry is not None:
-                self._note(entry)
+            note()
         self._clear()
 
+    def _deleted(self) -> None:
+        self._owes_deletion = False
+        self._groups.clear()
+        self._bytes = 0
+
     def _note(self, entry: Entry) -> None:
-        if entry.anew:
-            self._groups.clear()
-            self._bytes = 0
         if entry.whole:
             self._groups.append(_Group(entry.id, entry.at_ms, entry.size))
         elif self._groups:
@@ -189,6 +200,14 @@ class OccupancyLog:
             group.changes.append(entry.id)
             group.change_bytes += entry.size
         self._bytes += entry.size
+
+    def _note_point(self, point: Entry, now_ms: int) -> None:
+        self._line_at = now_ms
+        if self._point is point:
+            self._point = None
+
+    def _note_expiry(self, now_ms: int) -> None:
+        self._expire_at = now_ms + EXPIRE_EVERY_MS
 
     # --- what is kept ---------------------------------------------------------------------------------------------
 
@@ -213,6 +232,10 @@ class OccupancyLog:
     def _drop_first(self) -> str:
         self._bytes -= self._groups.popleft().size
         return self._groups[0].first
+
+
+def _nothing() -> None:
+    pass
 
 
 def _is_there(error: Exception) -> bool:

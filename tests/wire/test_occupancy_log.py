@@ -43,7 +43,9 @@ class Writer:
         whole = self.number % (self.changes + 1) == 0 if whole is None else whole
         self.number += 1
         figures = Figures(used=used or self.number)
-        self.log.add(Entry(at_ms, self.number, whole, anew, figures, b"w" if whole else b"c", bytes(size)))
+        if anew:
+            self.log.begin_anew()
+        self.log.add(Entry(at_ms, self.number, whole, figures, b"w" if whole else b"c", bytes(size)))
 
     def write(self, now_ms: int) -> None:
         pipe = self.server.pipeline(transaction=False)
@@ -172,6 +174,69 @@ def test_nothing_that_was_said_before_is_kept_when_all_begins_anew(server: redis
     assert writer.numbers() == [7]
     assert [point["figures"]["used"] for point in writer.line()] == [77]
     assert all(0 < server.ttl(key) <= occupancy_log.EXPIRE_S for key in (KEY, LINE))
+
+
+def cut(writer: Writer, now_ms: int, *, arrives: bool) -> None:
+    """Write over a connection that is killed before the commands arrive, or before their answers do."""
+    pipe = writer.server.pipeline(transaction=False)
+    kill = "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"
+    if not arrives:
+        pipe.execute_command(*kill)
+    writer.log.write(pipe, now_ms)
+    if arrives:
+        pipe.execute_command(*kill)
+        pipe.ping()
+    with pytest.raises(redis.ConnectionError):
+        pipe.execute(raise_on_error=False)
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_the_order_to_begin_anew_survives_a_lost_connection_and_lost_frames(server: redis.Redis, arrives: bool) -> None:
+    writer = Writer(server, changes=1000)
+    for place in range(5):
+        writer.frame(START + place * 3000)
+        writer.write(START + place * 3000)
+    writer.frame(START + 20_000, whole=True, anew=True)
+    cut(writer, START + 20_000, arrives=arrives)
+    assert writer.log.owes_deletion
+    assert writer.numbers() == [6] if arrives else writer.numbers() == [1, 2, 3, 4, 5]
+    for place in range(12):  # more than may wait
+        writer.frame(START + 20_200 + place, size=MOST_WAITING_BYTES // 10)
+    assert writer.log.lost
+    assert not writer.log._waiting
+    assert writer.log.has_work(START + 20_300)
+    writer.write(START + 20_300)
+    assert not writer.log.owes_deletion
+    assert writer.numbers() == []
+    assert all(point["number"] > 6 for point in writer.line()), "a state of after it, though its frame was lost"
+    writer.frame(START + 20_400, whole=True)
+    writer.write(START + 20_400)
+    assert writer.numbers() == [19]
+
+
+def test_all_begins_anew_though_no_frame_comes_and_the_server_has_no_memory(server: redis.Redis) -> None:
+    writer = Writer(server)
+    writer.frame(START)
+    writer.write(START)
+    writer.frame(START + 200)
+    writer.log.begin_anew()
+    used: Any = server.info("memory")["used_memory"]
+    server.config_set("maxmemory", used // 2)
+    try:
+        assert writer.log.has_work(START + 300)
+        writer.write(START + 300)
+    finally:
+        server.config_set("maxmemory", 0)
+    assert not server.exists(KEY, LINE)
+    assert (writer.log.owes_deletion, writer.log.lost) == (False, True)
+
+
+def test_a_point_of_the_line_that_was_lost_with_the_connection_is_said_again(server: redis.Redis) -> None:
+    writer = Writer(server)
+    writer.frame(START, used=3)
+    cut(writer, START, arrives=False)
+    writer.write(START + 100)
+    assert [point["figures"]["used"] for point in writer.line()] == [3]
 
 
 def test_both_streams_go_an_hour_after_the_last_word(server: redis.Redis) -> None:
