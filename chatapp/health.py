@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import redis.exceptions
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection
@@ -11,7 +10,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from chatapp.streaming import workers
-from chatapp.streaming.connection import sync_redis
+from chatapp.streaming.connection import AWAY, sync_redis
 
 
 @require_safe
@@ -59,7 +58,7 @@ def _database() -> bool:
 def _redis() -> bool:
     try:
         sync_redis().ping()
-    except (redis.exceptions.RedisError, OSError):
+    except AWAY:
         return False
     return True
 
@@ -68,5 +67,5 @@ def _models_alive() -> set[str] | None:
     """Names of the models that some worker serves and goes on to serve; None when Redis has just gone."""
     try:
         return {worker.model for worker in workers.live() if worker.healthy and not worker.draining}
-    except (redis.exceptions.RedisError, OSError):
+    except AWAY:
         return None

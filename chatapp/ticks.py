@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import redis.exceptions
 from celery import signals
 
 from chatapp.streaming import connection
@@ -45,7 +44,7 @@ def _add(key: str, fields: dict[str, Any], most: int) -> None:
         pipe.xadd(key, fields, maxlen=most)
         pipe.expire(key, KEPT_S)
         pipe.execute()
-    except (redis.exceptions.RedisError, OSError):
+    except connection.AWAY:
         return
 
 

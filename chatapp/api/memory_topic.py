@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import redis.exceptions
 import structlog
 
 from chatapp.api import frames
@@ -22,6 +21,7 @@ from chatapp.api.outbox import Outbox, Overflow
 from chatapp.chat import memory as chats
 from chatapp.errors import Refusal
 from chatapp.streaming import memory
+from chatapp.streaming.connection import AWAY
 from chatapp.streaming.topics import listener
 from chatapp.tenants.access import Access
 from engine.protocol import Memory
@@ -94,7 +94,7 @@ class MemoryTopic:
                         self._missed = False
                         for one in await memory.latest(look):
                             self._said[one.worker] = one, now - memory.age_s(one)
-                except (redis.exceptions.RedisError, OSError):
+                except AWAY:
                     renew_at = now + 1
                 if self._tell(waited=now - began):
                     await asyncio.sleep(EVERY_S)

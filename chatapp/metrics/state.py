@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-import redis.exceptions
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connection as database
@@ -19,8 +18,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from chatapp.streaming import fleet, server
+from chatapp.streaming.connection import AWAY
 
-AWAY = (redis.exceptions.RedisError, OSError)
 # Prometheus gives up after ten seconds. A client gives up a Redis that takes connections and says nothing after twenty:
 # the web would seem to be down, and nobody would be told of Redis.
 ANSWERS_WITHIN_S = 4.0

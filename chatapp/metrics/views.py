@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
 
-import redis.exceptions
 import structlog
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
@@ -27,6 +26,7 @@ from prometheus_client.registry import Collector
 from chatapp.logs import cause
 from chatapp.metrics.state import StateCollector
 from chatapp.streaming import workers
+from chatapp.streaming.connection import AWAY
 
 log = structlog.get_logger(__name__)
 
@@ -110,7 +110,7 @@ def targets(request: HttpRequest) -> HttpResponse:
     """Workers that serve their own /metrics. Which is which is said as meta labels: ids are new at every start."""
     try:
         live = workers.live()
-    except (redis.exceptions.RedisError, OSError):
+    except AWAY:
         # Prometheus keeps the targets that it knows when it gets no answer; an empty list would end them all.
         return HttpResponse("Redis does not answer.", status=503, content_type="text/plain")
     groups = [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import redis.exceptions
 from django.db import transaction
 
 from chatapp.accounts.models import User
 from chatapp.audit.services import operator, record
 from chatapp.errors import Conflict, NotFound, Unavailable
 from chatapp.streaming import draining, fleet
+from chatapp.streaming.connection import AWAY
 from chatapp.streaming.fleet import Seen
 
 LAST = "last_worker"
@@ -21,7 +21,7 @@ NO_REDIS = "Redis does not answer, so no worker can be told anything."
 def _look() -> list[Seen]:
     try:
         return fleet.workers()
-    except (redis.exceptions.RedisError, OSError):
+    except AWAY:
         raise Unavailable(NO_REDIS) from None
 
 
@@ -71,7 +71,7 @@ def _tell(by: User, found: Seen, *, on: bool) -> None:
             )
         try:
             outcome = draining.drain(worker, on=on)
-        except (redis.exceptions.RedisError, OSError):
+        except AWAY:
             raise Unavailable(NO_REDIS) from None
         if outcome == "gone":
             raise NotFound(GONE)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import redis.exceptions
 import structlog
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -20,11 +19,11 @@ from django.db.migrations.executor import MigrationExecutor
 
 from chatapp.operators.machines import BAD, GOOD, WARN
 from chatapp.streaming import fleet, server
+from chatapp.streaming.connection import AWAY
 from engine.protocol import MAX_MEMORY
 
 log = structlog.get_logger(__name__)
 
-DOWN = (redis.exceptions.RedisError, OSError)
 # Beat sends something every two seconds.
 LATE_TICK_S = 15.0
 LONG_QUEUE = 200
@@ -58,7 +57,7 @@ def _of_memory(found: server.Server, full: float) -> str:
 def redis_signs() -> list[Sign]:
     try:
         found = server.look()
-    except DOWN:
+    except AWAY:
         return [NO_REDIS]
     limit = found.most_memory or found.total_memory
     full = found.memory / limit if limit else 0.0
@@ -103,7 +102,7 @@ def _append_only(found: server.Server) -> Sign:
 def recorder_signs() -> list[Sign]:
     try:
         found = fleet.unrecorded()
-    except DOWN:
+    except AWAY:
         return []
     late = found.idle_s is not None and found.idle_s > LATE_RECORDER_S
     if found.idle_s is None:
@@ -135,7 +134,7 @@ def recorder_signs() -> list[Sign]:
 def background_signs() -> list[Sign]:
     try:
         found = server.background()
-    except DOWN:
+    except AWAY:
         return []
     return [
         _tick("Beat", "sent a task", found.beat_s, "Roll-ups, retention and the reaper stand still: see beat.log."),

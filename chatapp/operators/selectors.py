@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 
-import redis.exceptions
 from django.conf import settings
 from django.db.models import Count, Expression, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
@@ -17,6 +16,7 @@ from chatapp.chat.models import UNFINISHED, Generation
 from chatapp.prompts.models import SystemPrompt
 from chatapp.site import selectors as site_selectors
 from chatapp.streaming import workers
+from chatapp.streaming.connection import AWAY
 from chatapp.tenants.models import ApiKey, Membership, Tenant
 
 USE_DAYS = 30
@@ -71,7 +71,7 @@ def checklist() -> list[Check]:
 def _workers() -> list[Check]:
     try:
         alive = {worker.model for worker in workers.live() if worker.healthy and not worker.draining}
-    except (redis.exceptions.RedisError, OSError):
+    except AWAY:
         return [Check("Engine", "bad", "Redis does not answer, so no message gets to a worker. Check REDIS_URL.")]
     found = []
     for name in settings.OCTAVO_MODEL_NAMES:

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-import redis.exceptions
 from django.db.models import Count, F, Max, OuterRef, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.urls import reverse
@@ -24,6 +23,7 @@ from chatapp.ids import first_id
 from chatapp.limits.selectors import weights as weights_of
 from chatapp.operators.machines import team_names
 from chatapp.streaming import fleet, server
+from chatapp.streaming.connection import AWAY
 from chatapp.tenants.models import Tenant
 from chatapp.usage.models import UsageRow, UsageTotal
 from chatapp.webhooks.models import DeliveryState, WebhookDelivery
@@ -191,7 +191,7 @@ def fault_lines(*, redis_up: bool = True) -> list[FaultLine]:
     found = [*_answers(), *_webhooks()]
     if not redis_up:
         return sorted(found, key=lambda line: line.ago_s)[:MOST_FAULTS]
-    with contextlib.suppress(redis.exceptions.RedisError, OSError):  # that it is down is said elsewhere
+    with contextlib.suppress(*AWAY):  # that it is down is said elsewhere
         found += [*_workers(), *_tasks(), *_aside()]
     return sorted(found, key=lambda line: line.ago_s)[:MOST_FAULTS]
 

@@ -42,6 +42,9 @@ BLOCKING: dict[str, Any] = {"protocol": 2, "socket_timeout": BLOCK_S + 5}
 # A primary that is made a replica ends what waits on it with this; for us it is a lost connection, as it soon will be.
 BaseParser.EXCEPTION_CLASSES["UNBLOCKED"] = redis.exceptions.ConnectionError
 
+AWAY = (redis.exceptions.RedisError, OSError)
+"""What a call raises while Redis cannot be used."""
+
 # redis-py annotates a command's reply with all that any protocol, client and option might give; ours are pinned.
 Redis: TypeAlias = Any
 

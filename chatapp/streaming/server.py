@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import msgspec
-import redis.exceptions
 from django.conf import settings
 
 from chatapp import ticks
@@ -40,7 +39,7 @@ def answers() -> bool:
     try:
         with connection.hasty_redis(ANSWERS_WITHIN_S) as client:
             client.ping()
-    except (redis.exceptions.RedisError, OSError):
+    except connection.AWAY:
         return False
     return True
 
