@@ -120,12 +120,18 @@ def _on_behalf_of(generation: Generation) -> Iterator[None]:
         yield
 
 
+def write(generation: Generation, answer: Answer, state: State) -> None:
+    """Whoever finds it unfinished writes, and counts it: it may have ended where no worker could."""
+    if _write(generation, answer, state):
+        figures.recorded.labels(state, generation.model).inc()
+
+
 @transaction.atomic
-def write(generation: Generation, answer: Answer, state: State) -> bool:
-    """The one transaction. The row decides: whoever finds it unfinished writes."""
+def _write(generation: Generation, answer: Answer, state: State) -> bool:
+    """The one transaction. False where the row says that it has been written."""
     row = Generation.objects.select_for_update().filter(pk=generation.pk).first()
     if row is None or not row.unfinished:
-        return True
+        return False
     end = answer.terminal
     row.state = state
     row.ended_at = timezone.now()
@@ -231,7 +237,6 @@ class Recorder:
                 figures.set_aside.inc()
             return
         finished.ack(entry)
-        figures.recorded.labels(entry.status).inc()
         figures.record_seconds.observe(time.monotonic() - began)
         # By two clocks, Redis's and ours: they may be a little apart.
         figures.recorder_lag.observe(max(0.0, time.time() - entry.ended_at))

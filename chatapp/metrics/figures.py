@@ -59,7 +59,9 @@ redis_trip = Histogram(
 
 # --- the recorder -------------------------------------------------------------------------------------------------
 
-recorded = Counter("octavo_recorded", "Ended generations written to the database, by how they ended.", ["status"])
+recorded = Counter(
+    "octavo_recorded", "Ended generations written to the database, by how they ended.", ["status", "model_name"]
+)
 record_seconds = Histogram("octavo_record_duration_seconds", "Of writing one of them.", buckets=HTTP_S)
 recorder_lag = Histogram(
     "octavo_recorder_lag_seconds", "From a generation's end until the database has it.", buckets=LAG_S

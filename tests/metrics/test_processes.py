@@ -21,7 +21,7 @@ WRITER = """
 import sys
 from chatapp.metrics import figures
 figures.this_is(sys.argv[1])
-figures.recorded.labels("finished").inc(2)
+figures.recorded.labels("finished", "m").inc(2)
 figures.sockets_open.labels("ui").inc(3)
 figures.outbox_lag.set(float(sys.argv[2]))
 figures.redis_took(0.002)
@@ -56,7 +56,7 @@ def test_the_web_says_what_all_processes_counted(tmp_path: Path, monkeypatch: py
     writers = [writer(tmp_path, "recorder", 1), writer(tmp_path, "celery", 5)]
     try:
         found = seen()
-        assert found["octavo_recorded_total{status=finished}"] == 4
+        assert found["octavo_recorded_total{model_name=m,status=finished}"] == 4
         assert found["octavo_websocket_connections{socket=ui}"] == 6
         assert found["octavo_websocket_outbox_lag_seconds"] == 5
         assert found["octavo_redis_round_trip_seconds_count{program=recorder}"] == 1
@@ -64,7 +64,7 @@ def test_the_web_says_what_all_processes_counted(tmp_path: Path, monkeypatch: py
         writers[1].kill()
         writers[1].wait()
         found = seen()
-        assert found["octavo_recorded_total{status=finished}"] == 4, "counts go on from where they were"
+        assert found["octavo_recorded_total{model_name=m,status=finished}"] == 4, "counts go on from where they were"
         assert found["octavo_websocket_connections{socket=ui}"] == 3
         assert found["octavo_websocket_outbox_lag_seconds"] == 1
         assert found["octavo_celery_task_last_success_timestamp_seconds{task=a}"] == 5

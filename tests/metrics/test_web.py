@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 import redis
 from django.db import DatabaseError
 from django.test import AsyncClient, Client
+from django.utils import timezone
 
 from chatapp import ticks
 from chatapp.api.frames import Pong
 from chatapp.api.outbox import Outbox
-from chatapp.chat import recorder, services
+from chatapp.chat import reaper, recorder, services
+from chatapp.chat.models import Generation
 from chatapp.chat.tasks import reap
 from chatapp.metrics import figures, sockets, state
 from chatapp.origins import from_our_pages
@@ -100,7 +103,7 @@ def test_queues_and_workers_are_as_they_are(
 
 
 def test_the_recorder_says_what_it_wrote_and_how_late(
-    scraper: Scraper, team: Team, worker: ScriptedWorker, record: Callable[[], int]
+    scraper: Scraper, team: Team, worker: ScriptedWorker, record: Callable[[], int], settings: Any
 ) -> None:
     services.ask(access=team.member, text=WORDS)
     worker.answer("Hello.")
@@ -108,15 +111,28 @@ def test_the_recorder_says_what_it_wrote_and_how_late(
     assert waiting["octavo_recorder_backlog"] == 1
     assert waiting["octavo_recorder_oldest_seconds"] >= 0
     assert record() == 1
-    assert scraper.grown("octavo_recorded_total{status=finished}") == 1
+    assert scraper.grown(f"octavo_recorded_total{{model_name={settings.OCTAVO_MODEL_NAME},status=finished}}") == 1
     assert scraper.grown("octavo_recorder_lag_seconds_count") == 1
     assert 0 < scraper.grown("octavo_recorder_lag_seconds_sum") < 60
     assert scraper.grown("octavo_record_duration_seconds_count") == 1
     assert scraper.read()["octavo_recorder_backlog"] == 0
 
 
+def test_an_answer_that_no_worker_could_end_is_counted_by_whoever_ends_it(
+    scraper: Scraper, team: Team, server: redis.Redis, record: Callable[[], int], settings: Any
+) -> None:
+    services.ask(access=team.member, text=WORDS)
+    server.flushdb()
+    Generation.objects.update(created_at=timezone.now() - timedelta(seconds=10))
+    for _ in range(3):
+        reaper.reap()
+    assert record() == 0
+    lost = f"octavo_recorded_total{{model_name={settings.OCTAVO_MODEL_NAME},status=interrupted}}"
+    assert scraper.grown(lost) == 1
+
+
 def test_what_cannot_be_recorded_is_counted_as_such(
-    scraper: Scraper, team: Team, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+    scraper: Scraper, team: Team, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     services.ask(access=team.member, text=WORDS)
     worker.answer("Hello.")
@@ -129,7 +145,7 @@ def test_what_cannot_be_recorded_is_counted_as_such(
     entries = finished.read("tests", block_s=0.0)
     recorder.Recorder(lambda: False).handle(entries[0])
     assert scraper.grown("octavo_record_failures_total") == scraper.grown("octavo_recorder_set_aside_total") == 1
-    assert scraper.grown("octavo_recorded_total{status=finished}") == 0
+    assert scraper.grown(f"octavo_recorded_total{{model_name={settings.OCTAVO_MODEL_NAME},status=finished}}") == 0
     assert scraper.read()["octavo_recorder_aside"] == 1
 
 
