@@ -24,6 +24,9 @@ os.environ["TRITON_INTERPRET"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 # Of a file whose tests need the whole product: they ask for one of these.
 NEEDS_PRODUCT = re.compile(r"\b(?:(?:stack|product): Stack|chat: Chat|open_socket: Callable)\b")
+# Of one that starts products of its own, for its own tests.
+HAS_PRODUCT = re.compile(r"^    yield from started\(", re.MULTILINE)
+WHOLE = "the whole product"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,14 +36,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @cache
 def _needs_product(path: str) -> bool:
-    return NEEDS_PRODUCT.search((ROOT / path).read_text(encoding="utf-8")) is not None
+    """The one that all share."""
+    source = (ROOT / path).read_text(encoding="utf-8")
+    return NEEDS_PRODUCT.search(source) is not None and HAS_PRODUCT.search(source) is None
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With --dist loadscope, for the long ones: the tests of a file stay together, and all files that talk to the whole
-    product do, so that it is started once, and nobody meets the other's servers. (pytest-xdist's own groups go by ids
-    that pytest 9 does not let it change.)"""
+    product do, so that it is started once, and nobody meets the other's servers. These take longest and go first: the
+    others are for whoever has time meanwhile. (pytest-xdist's own groups go by ids that pytest 9 does not let it
+    change, and its order by how many tests a scope has.)"""
     if config.getvalue("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -48,7 +54,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return "the whole product" if _needs_product(path) else path
+            return WHOLE if _needs_product(path) else path
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if WHOLE in self.workqueue:
+                self.workqueue.move_to_end(WHOLE, last=False)
+            super()._assign_work_unit(node)
 
     return Together(config, log)
 
