@@ -3,6 +3,7 @@
    Pages work without it, but for dialogs, which are shown in place then. */
 
 import { copy } from "#octavo/dom.js";
+import { fadeEdge } from "#octavo/edges.js";
 import { exactTime, relativeTime } from "#octavo/format.js";
 import { gettext } from "#octavo/i18n.js";
 import { Sheet } from "#octavo/sheet.js";
@@ -32,17 +33,16 @@ installShell({
   ],
 });
 
+/* Tabs that are wider than a phone scroll; which one is here is seen. */
+document.querySelector("nav.tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+
 /* A table that is wider than its frame scrolls there, and has to be reached by the keyboard for that; others need not. */
 for (const frame of document.querySelectorAll(".table")) {
   const name = frame.closest("section")?.querySelector("h2, h3") ?? document.querySelector("h1");
   name.id ||= `of-table-${Math.random().toString(36).slice(2)}`;
-  const more = () => {
-    const left = frame.scrollWidth - frame.clientWidth - Math.abs(frame.scrollLeft);
-    frame.toggleAttribute("data-more", left > 1);
-  };
-  frame.addEventListener("scroll", more, { passive: true });
+  frame.addEventListener("scroll", () => fadeEdge(frame), { passive: true });
   new ResizeObserver(() => {
-    more();
+    fadeEdge(frame);
     const scrolls = frame.scrollWidth > frame.clientWidth;
     for (const [attribute, value] of [["tabindex", "0"], ["role", "group"], ["aria-labelledby", name.id]]) {
       if (scrolls) frame.setAttribute(attribute, value);

@@ -67,15 +67,16 @@ export function keyOf(table, block, { hues, steps, filter }) {
   );
 }
 
-/** What cells.js paints for a number. `colours`: {hues: [], line, page, ring}. */
+/** What cells.js paints for a number. `colours`: {hues: [], line, page, ring, plain: weak ones are to be seen too}. */
 export function lookOf(key, { colours, steps }) {
   const state = key & 3;
   const dim = key >>> 19 ? 0.16 : 1;
   const fenced = (key >>> 16) & 1;
   if (state === FREE && !fenced) return { outline: true, colour: colours.line, dim };
+  const strength = strengthOf((key >>> 2) & 7);
   return {
     colour: colours.hues[(key >>> 5) & 31],
-    strength: strengthOf((key >>> 2) & 7),
+    strength: colours.plain ? (1 + strength) / 2 : strength,
     part: ((key >>> 10) & 31) / steps,
     pinned: Boolean((key >>> 15) & 1),
     ring: fenced ? colours.ring : null,

@@ -5,15 +5,13 @@ import { cellAt, fit, paint, placeOf } from "#octavo/cells.js";
 import { h } from "#octavo/dom.js";
 import { moved } from "#octavo/memory-cells.js";
 
-// The tallest board before cells become smaller, as a share of the window.
-const TALLEST = 0.3;
 
 export class CellBoard {
   /** `look(index)`: a look for cells.js, with `chosen`, the colour around a chosen cell; `describe(index)`: lines, the
-      first of which is a heading; `pick(index)`: Enter or a press on a cell. `card` and `spoken` may be shared by several
-      boards. */
-  constructor({ board, card, spoken, look, describe, pick }) {
-    Object.assign(this, { board, card, spoken, look, describe, pick });
+      first of which is a heading; `pick(index)`: Enter or a press on a cell; `tallest`: the board before cells become
+      smaller, as a share of the window. `card` and `spoken` may be shared by several boards. */
+  constructor({ board, card, spoken, look, describe, tallest, pick = () => {} }) {
+    Object.assign(this, { board, card, spoken, look, describe, tallest, pick });
     this.canvas = board.querySelector("canvas");
     this.context = this.canvas.getContext("2d");
     this.total = 0;
@@ -46,9 +44,10 @@ export class CellBoard {
 
   #refit() {
     const width = this.board.clientWidth;
+    this.canvas.hidden = this.total === 0;
     if (width <= 0 || this.total === 0) return;
     this.width = width;
-    this.form = fit(this.total, width, innerHeight * TALLEST);
+    this.form = fit(this.total, width, innerHeight * this.tallest);
     const scale = devicePixelRatio || 1;
     this.canvas.width = Math.round(width * scale);
     this.canvas.height = Math.round(this.form.height * scale);
@@ -65,10 +64,12 @@ export class CellBoard {
   #draw() {
     if (!this.form) return;
     const mirrored = this.#mirrored;
+    const pixels = this.form.size * (devicePixelRatio || 1);
     for (let index = 0; index < this.total; index += 1) {
       const look = this.look(index);
       const chosen = index === this.chosen;
-      const key = `${look.colour} ${look.strength} ${look.part} ${look.pinned} ${look.host} ${look.dim} ${chosen}`;
+      const part = Math.round((look.part ?? 1) * pixels);
+      const key = `${look.colour} ${look.strength} ${part} ${look.pinned} ${look.host} ${look.dim} ${chosen}`;
       if (this.drawn[index] === key) continue;
       this.drawn[index] = key;
       const { x, y } = placeOf(index, this.form, mirrored);
@@ -93,7 +94,8 @@ export class CellBoard {
     const { x, y } = placeOf(index, this.form, this.#mirrored);
     const at = this.canvas.getBoundingClientRect();
     const left = Math.min(Math.max(at.left + x - this.card.offsetWidth / 2, 8), innerWidth - this.card.offsetWidth - 8);
-    const below = at.top + y + this.form.size + 8;
+    // Below the board, so that no block is hidden; over the cell where there is no room below.
+    const below = Math.max(at.bottom, at.top + y + this.form.size) + 8;
     const above = at.top + y - this.card.offsetHeight - 8;
     const top = below + this.card.offsetHeight > innerHeight - 8 ? Math.max(above, 8) : below;
     this.card.style.transform = `translate(${left}px, ${top}px)`;

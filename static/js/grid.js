@@ -7,7 +7,6 @@
 
 import { coarse, HUES, keyOf, lookOf } from "#octavo/block-look.js";
 import { cellAt, fit, GAP, paint, placeOf } from "#octavo/cells.js";
-import { h } from "#octavo/dom.js";
 
 // The tallest board before cells become smaller, and then the tallest window onto it, as a share of the screen.
 const TALLEST = 0.56;
@@ -342,21 +341,15 @@ export class Grid {
   }
 }
 
-/** The colours of a board, resolved by the browser from the page's variables, as the canvas wants them. */
-export function coloursOf(place) {
-  const probe = place.appendChild(h("i", { hidden: true }));
-  const resolve = (name) => {
-    probe.style.color = `var(${name})`;
-    return getComputedStyle(probe).color;
-  };
+/** The colours of a board. `resolve`: from colours.js. */
+export function coloursOf(resolve) {
   const hues = Array.from({ length: HUES }, (_, n) => resolve(`--hue-${n}`));
-  const found = {
+  return {
     hues: [...hues, resolve("--text-3")],
     line: resolve("--line"),
     page: resolve("--surface-1"),
     ring: resolve("--warn"),
     sign: resolve("--text-1"),
+    plain: matchMedia("(forced-colors: active)").matches,
   };
-  probe.remove();
-  return found;
 }

@@ -66,7 +66,6 @@ class Drawer {
       this.cells = cells;
       this.board ??= new MemoryBoard({
         board: $("memory-board"),
-        canvas: $("memory-canvas"),
         card: $("memory-card"),
         spoken: $("memory-spoken"),
       });

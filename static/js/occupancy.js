@@ -10,6 +10,7 @@ import { Feed, figuresOf } from "#octavo/block-table.js";
 import { plural, sequenceName, shortId } from "#octavo/block-words.js";
 import { h } from "#octavo/dom.js";
 import { count } from "#octavo/format.js";
+import { onColours, resolver } from "#octavo/colours.js";
 import { coloursOf, Grid } from "#octavo/grid.js";
 import { hueNumber, hueOf } from "#octavo/hues.js";
 import { health, Lanes } from "#octavo/lanes.js";
@@ -572,11 +573,10 @@ addEventListener("resize", () => grid.unplaced());
 
 // --- colours and sizes ----------------------------------------------------------------------------------------------
 
-const colour = () => grid.colour(coloursOf(place));
+const resolve = resolver(place);
+const colour = () => grid.colour(coloursOf(resolve));
 colour();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", colour);
-matchMedia("(prefers-contrast: more)").addEventListener("change", colour);
-new MutationObserver(colour).observe(document.documentElement, { attributeFilter: ["class"] });
+onColours(colour);
 let width = 0;
 new ResizeObserver(([entry]) => {
   const now = Math.round(entry.contentRect.width);

@@ -23,6 +23,7 @@
    `update` takes as many arrays of values as there are series. A mark is a line at a time. Needs css/plot.css. */
 
 import uPlot from "uplot";
+import { onColours, resolver } from "#octavo/colours.js";
 import { h, onceAFrame } from "#octavo/dom.js";
 import { count } from "#octavo/format.js";
 import { fill, gettext } from "#octavo/i18n.js";
@@ -45,7 +46,7 @@ class Plot {
   #mark = null;
   #index = null;
   #from = null;
-  #probe = h("i", { hidden: true });
+  #colour; // resolves a CSS variable or any CSS colour
   #said = h("p", { class: "plot-at" });
   #picture = h("div", { class: "plot-picture", tabindex: "0", role: "slider", "aria-orientation": "horizontal", dir: "ltr" });
   #none = h("p", { class: "plot-none" });
@@ -78,8 +79,8 @@ class Plot {
       this.#picture,
       this.#none,
       this.#details,
-      this.#probe,
     );
+    this.#colour = resolver(this.#root);
     place.replaceChildren(this.#root);
     this.#drawLegend();
     this.#listen();
@@ -138,11 +139,6 @@ class Plot {
     const values = drawn(this.#series, this.#shown, this.#options.bars);
     const x = this.#options.even ? this.#times.map((_, index) => index) : this.#times;
     return [x, ...this.#order().map((index) => values[index])];
-  }
-
-  #colour(colour) {
-    this.#probe.style.color = colour.startsWith("--") ? `var(${colour})` : colour;
-    return getComputedStyle(this.#probe).color;
   }
 
   #draw() {
@@ -387,17 +383,14 @@ class Plot {
     const { signal } = this.#leave;
     // Bars keep their colours with their paths.
     const repaint = onceAFrame(() => this.#chart?.redraw(true, true));
-    const theme = new MutationObserver(repaint);
-    theme.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme", "class"] });
+    onColours(repaint, { signal });
     const fits = onceAFrame(() => {
       if (this.#chart && this.#chart.width !== this.#width())
         this.#chart.setSize({ width: this.#width(), height: this.#options.height });
     });
     const size = new ResizeObserver(fits);
     size.observe(this.#root);
-    this.#observers.push(theme, size);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint, { signal });
-    matchMedia("(prefers-contrast: more)").addEventListener("change", repaint, { signal });
+    this.#observers.push(size);
     this.#details.addEventListener("toggle", () => this.#fillTable(), { signal });
     this.#picture.addEventListener("keydown", (event) => this.#pressed(event), { signal });
     this.#picture.addEventListener("blur", () => this.#put(null), { signal });

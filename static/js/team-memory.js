@@ -4,6 +4,7 @@
    worked out in team-memory-cells.js. */
 
 import { CellBoard } from "#octavo/cell-board.js";
+import { onColours, resolver } from "#octavo/colours.js";
 import { h } from "#octavo/dom.js";
 import { count } from "#octavo/format.js";
 import { fill, gettext, ngettext } from "#octavo/i18n.js";
@@ -28,6 +29,9 @@ const LOADING_AFTER_MS = 150;
 // A table of so many rows is as much as anybody reads.
 const MOST_ROWS = 200;
 
+// The tallest board before cells become smaller, as a share of the window.
+const TALLEST = 0.3;
+
 const $ = (id) => document.getElementById(id);
 const page = $("team-memory");
 const views = new Map();
@@ -37,23 +41,13 @@ const put = (element, text) => {
   if (element.textContent !== text) element.textContent = text;
 };
 
-/** Colours as the canvas needs them, resolved by the browser from the tokens. */
-function coloursNow() {
-  const probe = page.appendChild(h("span", { class: "swatch", hidden: true }));
-  const resolve = (token) => {
-    probe.style.color = `var(${token})`;
-    return getComputedStyle(probe).color;
-  };
-  const found = {
-    shared: resolve("--accent"),
-    own: resolve("--text-2"),
-    page: resolve("--surface-1"),
-    ring: resolve("--text-1"),
-  };
-  probe.remove();
-  return found;
-}
-
+const resolve = resolver(page);
+const coloursNow = () => ({
+  shared: resolve("--accent"),
+  own: resolve("--text-2"),
+  page: resolve("--surface-1"),
+  ring: resolve("--text-1"),
+});
 let colours = coloursNow();
 
 class EngineView {
@@ -77,6 +71,7 @@ class EngineView {
       board: this.#part(`board-${part}`),
       card: $("card"),
       spoken: $("spoken"),
+      tallest: TALLEST,
       look: (index) => {
         const dim = this.held !== null && !this.held.has(at(index));
         return lookOf(this.cells[at(index)], this.memory.block_size, colours, dim);
@@ -290,8 +285,7 @@ const recolour = () => {
   colours = coloursNow();
   for (const view of views.values()) view.redraw();
 };
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
-new MutationObserver(recolour).observe(document.documentElement, { attributeFilter: ["data-theme", "class"] });
+onColours(recolour);
 
 setTimeout(() => heard || (page.dataset.state = "loading"), LOADING_AFTER_MS);
 addEventListener("online", () => socket.hurry());

@@ -6,9 +6,6 @@ import { duration } from "#octavo/format.js";
 import { gettext, language } from "#octavo/i18n.js";
 import { plot } from "#octavo/plot.js";
 
-const PALE = "color-mix(in srgb, var(--accent) 24%, var(--surface-1))";
-const MEDIUM = "color-mix(in srgb, var(--accent) 56%, var(--surface-1))";
-
 /** Thousands and millions on an axis. */
 const short = (value) =>
   new Intl.NumberFormat(language(), { notation: "compact", maximumFractionDigits: 1 }).format(value);
@@ -32,8 +29,8 @@ const CHARTS = {
     unit: gettext("tokens"),
     series: [
       { label: gettext("Output"), values: data.output, colour: "--accent", stack: true },
-      { label: gettext("Prompt, computed"), values: data.uncached, colour: MEDIUM, stack: true },
-      { label: gettext("Prompt, from memory"), values: data.cached, colour: PALE, stack: true },
+      { label: gettext("Prompt, computed"), values: data.uncached, colour: "--plot-medium", stack: true },
+      { label: gettext("Prompt, from memory"), values: data.cached, colour: "--plot-pale", stack: true },
     ],
   }),
   requests: (data) => ({
@@ -42,7 +39,7 @@ const CHARTS = {
     unit: gettext("requests"),
     series: [
       { label: gettext("Finished"), values: data.finished, colour: "--accent", stack: true },
-      { label: gettext("Stopped"), values: data.cancelled, colour: PALE, stack: true },
+      { label: gettext("Stopped"), values: data.cancelled, colour: "--plot-pale", stack: true },
       ...failed(data),
     ],
   }),

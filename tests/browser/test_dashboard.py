@@ -19,6 +19,7 @@ from chatapp.chat.services import ask
 from chatapp.limits.models import TenantLimits
 from chatapp.usage.rollup import roll_up
 from tests.browser.served import ORIGIN, Served, beside_playwright
+from tests.browser.test_tokens import contrast
 from tests.chat.conftest import ScriptedWorker, Team, server, strangers, team, worker
 from tests.tenants.people import log_in
 from tests.usage.conftest import use
@@ -123,6 +124,54 @@ def test_charts_are_read_by_mouse_finger_and_keyboard_and_lead_to_their_days(
     picture(page, "-phone")
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_in_the_systems_own_colours_charts_are_drawn_for_the_systems_ground(
+    page: Page, team: Team, theme: str, picture: Callable[..., None]
+) -> None:
+    """Whatever theme was chosen here: a high-contrast theme has its own ground, and bars keep apart on it."""
+    page.emulate_media(forced_colors="active", color_scheme="dark" if theme == "light" else "light")
+    page.add_init_script(f"localStorage.setItem('octavo:theme', '{theme}')")
+    noon = datetime.now(BERLIN).replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    for days in range(3):
+        use(team.tenant, noon - timedelta(days=days), prompt_tokens=1000 * (days + 1), cached_tokens=400)
+    roll_up()
+    page.goto(PAGE)
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    tokens = page.locator("figure").filter(has=page.locator("[data-chart=tokens]"))
+    tokens.locator("canvas").wait_for()
+    found = tokens.evaluate(
+        """(figure) => {
+          const point = new OffscreenCanvas(1, 1).getContext("2d");
+          const numbers = (colour) => {
+            point.fillStyle = colour;
+            point.fillRect(0, 0, 1, 1);
+            return [...point.getImageData(0, 0, 1, 1).data].slice(0, 3);
+          };
+          const probe = document.body.appendChild(document.createElement("i"));
+          probe.style.color = "Canvas";
+          const ground = numbers(getComputedStyle(probe).color);
+          probe.style.color = "CanvasText";
+          const text = numbers(getComputedStyle(probe).color);
+          const canvas = figure.querySelector("canvas");
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          const painted = new Set();
+          for (let at = 0; at < data.length; at += 4)
+            if (data[at + 3] === 255) painted.add(data.slice(at, at + 3).join());
+          const swatches = [...figure.querySelectorAll(".plot-swatch")].map((swatch) =>
+            numbers(getComputedStyle(swatch).backgroundColor));
+          return { ground, text, painted: [...painted], swatches };
+        }"""
+    )
+    tokens.scroll_into_view_if_needed()
+    picture(page, f"-{theme}")
+    ground, text = found["ground"], found["text"]
+    assert ",".join(map(str, text)) in found["painted"], "what is written at the axes"
+    assert len({tuple(swatch) for swatch in found["swatches"]}) == 3
+    for swatch in found["swatches"]:
+        assert ",".join(map(str, swatch)) in found["painted"], "the legend says which bar is which"
+        assert contrast(*("#" + bytes(map(int, colour)).hex() for colour in (swatch, ground))) >= 3, "WCAG 2.2, 1.4.11"
+
+
 def test_what_runs_now_comes_by_itself_and_is_stopped_on_the_page(
     page: Page, team: Team, worker: ScriptedWorker
 ) -> None:
@@ -198,6 +247,9 @@ def test_stop_is_in_sight_on_a_phone_and_limits_are_read_line_by_line(
     line = page.locator("h1").evaluate(
         "() => parseFloat(getComputedStyle(document.querySelector('.meters')).lineHeight)"
     )
+    tabs = page.locator("nav.tabs")
+    assert tabs.evaluate("tabs => tabs.clientHeight") < 2 * line, "in one line, which scrolls"
+    expect(tabs.locator("[aria-current]")).to_be_in_viewport(ratio=1)
     for part in page.locator(".meters .name, .meters .number").all():
         assert part.evaluate("part => part.getBoundingClientRect().height") < 1.5 * line, part.inner_text()
     expect(page.locator(".meters .number").first).to_contain_text("of 1,234,567,890 tokens")

@@ -204,6 +204,50 @@ def test_an_operator_sees_blocks_change_and_goes_from_block_to_sequence_by_keys(
     assert few != drawn(page)
 
 
+@pytest.mark.parametrize("page", [{"forced_colors": "active", "color_scheme": "dark"}], indirect=True)
+def test_in_the_systems_own_colours_the_board_has_the_systems_lines_and_each_team_its_hue(
+    page: Page, picture: Picture
+) -> None:
+    """A canvas keeps what it draws: with the page's own lines and marks it would vanish in a high-contrast theme."""
+    pool = MadePool("worker-a", 400, list(TEAMS), host_blocks=12, running=5, length=300)
+    operators = Operators(pool)
+    operators.live("worker-a", 40)
+    opened(page, operators)
+    expect(figure(page, "used")).to_have_text(str(pool.figures().used))
+    sequence = next(iter(pool.sequences.values()))
+    page.locator("#board-scroll").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#hover")).to_be_visible()
+    painted = """([id, least]) => {
+      const canvas = document.getElementById(id);
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      const colours = new Set();
+      for (let at = 0; at < data.length; at += 4) if (data[at + 3] > least) colours.add(data.slice(at, at + 3).join());
+      return [...colours];
+    }"""
+    systems = page.evaluate(
+        """() => ["Canvas", "CanvasText", "GrayText"].map((name) => {
+          const probe = document.body.appendChild(document.createElement("i"));
+          probe.style.color = name;
+          const found = getComputedStyle(probe).color.match(/\\d+/g).join();
+          probe.remove();
+          return found;
+        })"""
+    )
+    canvas, text, line = systems
+    board = set(page.evaluate(painted, ["grid", 250]))
+    assert {canvas, line} <= board, "marks in the colour of the ground, outlines of free blocks in the system's grey"
+    assert page.evaluate(painted, ["chosen", 250]) == [text], "what is chosen"
+    weak = set(page.evaluate(painted, ["grid", 100])) - {*systems}
+    assert len([colour for colour in weak if len(set(colour.split(","))) > 1]) >= len(TEAMS)
+    for legend in ("#legend i", "#time-line .plot-swatch"):
+        shown = "i => getComputedStyle(i).forcedColorAdjust + getComputedStyle(i).backgroundColor"
+        seen = {mark.evaluate(shown) for mark in page.locator(legend).all()}
+        assert len([colour for colour in seen if colour.startswith("none")]) >= len(TEAMS), legend
+    page.get_by_role("button", name=f"{sequence.number}", exact=False).first.wait_for()
+    picture(page)
+
+
 def test_what_no_worker_has_taken_yet_waits_too(page: Page) -> None:
     pool = MadePool("worker-a", 300, list(TEAMS)[:3], running=6, length=300)
     operators = Operators(pool)
