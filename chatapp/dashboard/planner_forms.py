@@ -10,12 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import redis
 from django import forms
 from django.conf import settings
 from django.core.exceptions import ValidationError
 
 from chatapp.streaming import workers
+from chatapp.streaming.connection import AWAY
 from chatapp.streaming.lengths import running_lengths
 from engine import kv_plan
 from engine.kv_plan import KvShape, ModelError, PlanError
@@ -168,7 +168,8 @@ class PlannerForm(forms.Form):
             return model
         if model in KNOWN:
             return KNOWN[model][0]
-        return f"{shape.layers} layers, {shape.kv_heads} KV heads of {shape.head_dim}"
+        layers, heads = shape.layers, shape.kv_heads
+        return f"{layers} layer{'s'[: layers != 1]}, {heads} KV head{'s'[: heads != 1]} of {shape.head_dim}"
 
     def _shape(self, data: dict[str, Any]) -> KvShape | None:
         model = data.get("model")
@@ -243,7 +244,7 @@ def known_shapes() -> dict[str, KvShape]:
 def _workers() -> list[WorkerDetails]:
     try:
         return workers.live()
-    except (redis.exceptions.RedisError, OSError):
+    except AWAY:
         return []  # the planner needs none
 
 

@@ -10,20 +10,18 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from typing import Any
 
-import redis.exceptions
 from django.utils import timezone
 
 from chatapp.operators import health, machines, work
 from chatapp.operators.health import Sign
 from chatapp.operators.machines import BAD, GOOD, Machines
 from chatapp.streaming import server
+from chatapp.streaming.connection import AWAY
 
 SLOWLY_S = 10.0
-DOWN = (redis.exceptions.RedisError, OSError)
 
 _lock = threading.Lock()
 _kept: dict[str, tuple[float, Any]] = {}
@@ -45,7 +43,7 @@ def _slowly(name: str, look: Callable[[], Any]) -> Any:
 def look() -> dict[str, Any]:
     engines: Machines | None = None
     if server.answers():  # who looks is not to wait for what a silent one is asked
-        with contextlib.suppress(*DOWN):
+        with contextlib.suppress(*AWAY):
             engines = machines.look()
     up = engines is not None  # else each of the others would wait for Redis as well
     signs = {
@@ -61,9 +59,15 @@ def look() -> dict[str, Any]:
         "teams": [asdict(line) for line in teams],
         "more_teams": more_teams,
         "slow": [asdict(line) for line in _slowly("slow", work.slow_lines)],
-        "faults": [asdict(line) for line in _slowly("faults", partial(work.fault_lines, redis_up=up))],
+        "faults": _faults(redis_up=up),
         "findings": _findings(engines, [sign for found in signs.values() for sign in found]),
     }
+
+
+def _faults(*, redis_up: bool) -> list[dict[str, Any]]:
+    """They are looked up now and then, and grow older meanwhile."""
+    looked, lines = _slowly("faults", lambda: (time.monotonic(), work.fault_lines(redis_up=redis_up)))
+    return [asdict(replace(line, ago_s=line.ago_s + time.monotonic() - looked)) for line in lines]
 
 
 def _findings(engines: Machines | None, signs: list[Sign]) -> list[dict[str, str]]:

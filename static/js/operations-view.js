@@ -73,7 +73,7 @@ export function drawModels({ engines }) {
         state(one),
         one.taking === one.workers ? count(one.workers) : `${count(one.taking)} of ${count(one.workers)}`,
         count(one.running),
-        one.queued ? `${count(one.queued)} of ${many(one.teams, "team")}` : "0",
+        one.queued ? `${count(one.queued)} from ${many(one.teams, "team")}` : "0",
         one.queued ? span(one.oldest_s) : "–",
       ],
     }))),

@@ -1,6 +1,7 @@
 /* The operators' dashboard: draws the figures that came with the page, and then asks for new ones every few seconds, but
    not while nobody looks. Says so where none come, and keeps the last ones. */
 
+import { fadeEdges } from "#octavo/edges.js";
 import { morph } from "#octavo/morph.js";
 import {
   drawFaults,
@@ -20,6 +21,7 @@ const WITHIN_MS = 10_000;
 const page = document.getElementById("operations");
 const places = { ...page.dataset, token: document.querySelector("#csrf input").value };
 const pulse = document.getElementById("pulse");
+const fade = fadeEdges(page, ".scroll");
 let figures = JSON.parse(document.getElementById("figures").textContent);
 let speeds = {};
 let timer = 0;
@@ -46,6 +48,7 @@ function draw() {
     wanted.append(...nodes.filter(Boolean));
     morph(document.getElementById(id), wanted, keep);
   }
+  fade();
 }
 
 function say(text, state = "") {

@@ -2,6 +2,7 @@
    address always is that of what is shown. Without this the form has its button. */
 
 import { h, onceAFrame } from "#octavo/dom.js";
+import { fadeEdges } from "#octavo/edges.js";
 import { positionOf, valueAt } from "#octavo/scale.js";
 
 const FINE = 1000; // steps of a slider
@@ -9,6 +10,7 @@ const TYPING_MS = 250; // how long somebody who types is left alone
 const SETTLED_MS = 500; // after which the address follows: browsers count how often it is set
 const form = document.querySelector("#choices");
 const figures = document.querySelector("#figures");
+const fade = fadeEdges(figures, ".scroll");
 const shapes = JSON.parse(document.querySelector("#shapes")?.textContent ?? "{}");
 let asking = null;
 let typing = 0;
@@ -50,8 +52,14 @@ async function load() {
   const { signal } = asking;
   const query = new URLSearchParams(new FormData(form)).toString();
   try {
-    const reply = await fetch(`${form.dataset.figures}?${query}`, { signal });
-    if (!reply.ok || reply.redirected) throw new Error(`the server answered ${reply.status}`);
+    // Who is not logged in any more is sent on to do so, which is no answer to us.
+    const reply = await fetch(`${form.dataset.figures}?${query}`, { signal, redirect: "manual" });
+    if (reply.status === 403 || reply.type === "opaqueredirect")
+      return say("You are not logged in as an operator any more. The figures are of what was chosen before.", {
+        text: "Log in again",
+        onclick: () => location.assign(`${form.getAttribute("action")}?${query}`),
+      });
+    if (!reply.ok) throw new Error(`the server answered ${reply.status}`);
     show(await reply.text());
     clearTimeout(settling);
     settling = setTimeout(
@@ -60,11 +68,15 @@ async function load() {
     );
   } catch (error) {
     if (error.name === "AbortError") return;
-    const again = h("button", { type: "button", text: "Try again", onclick: load });
-    const what = h("p", { text: "The figures are of what was chosen before: the server did not answer." });
-    figures.querySelector(".lost")?.remove();
-    figures.prepend(h("div", { class: "wrong lost", role: "alert" }, what, again));
+    say("The figures are of what was chosen before: the server did not answer.", { text: "Try again", onclick: load });
   }
+}
+
+/** Why the figures are old, and what can be done about it. */
+function say(text, button) {
+  figures.querySelector(".lost")?.remove();
+  const parts = [h("p", { text }), h("button", { type: "button", ...button })];
+  figures.prepend(h("div", { class: "wrong lost", role: "alert" }, ...parts));
 }
 const ask = onceAFrame(load);
 
@@ -73,6 +85,7 @@ function show(html) {
   const scrolled = [...figures.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
   figures.replaceChildren(...new DOMParser().parseFromString(html, "text/html").body.childNodes);
   [...figures.querySelectorAll(".scroll")].forEach((one, index) => (one.scrollLeft = scrolled[index] ?? 0));
+  fade();
   tellWrong();
   tellBriefly();
   const row = held && document.querySelector(held);

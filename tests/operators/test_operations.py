@@ -297,6 +297,12 @@ def test_answers_that_failed_are_counted_by_code_and_lead_to_their_list(team: Te
     assert (first["code"], first["count"], first["says"]) == ("engine_died", 2, "The worker went while it answered")
     assert 20 <= first["ago_s"] < 30
     assert (second["code"], second["count"]) == ("timeout", 1)
+    clock = time.monotonic
+    with pytest.MonkeyPatch.context() as later:
+        later.setattr(overview, "SLOWLY_S", 120.0)
+        later.setattr(time, "monotonic", lambda: clock() + 60)
+        aged = overview.look()["faults"][0]["ago_s"]
+    assert 80 <= aged < 140, "it is not looked up again, and grows older nevertheless"
     died, other = (ask(access=access, text=QUESTION) for access in (team.member, team.owner))
     Generation.objects.filter(pk=died.pk).update(state="failed", error_code="engine_died")
     Generation.objects.filter(pk=other.pk).update(state="failed", error_code="engine_fault")
