@@ -57,6 +57,10 @@ ENGINE_SETTINGS = (
 )
 
 
+class SecretError(Exception):
+    """A file that should hold a secret cannot be read; one line that names it."""
+
+
 class MetricsError(Exception):
     """The metrics cannot be served; one line that says why."""
 
@@ -81,7 +85,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--model-sha256", default=sha256, help="what python -m engine.digest says of it; others refused"
     )
     parser.add_argument("--served-as", default=env("OCTAVO_WORKER_SERVED_AS"), help="its name on the wire")
-    parser.add_argument("--redis", default=env("REDIS_URL"), help="Redis, or sentinel://…/master/db [REDIS_URL]")
+    parser.add_argument("--redis", help="Redis, or sentinel://…/master/db [REDIS_URL, or the file of REDIS_URL_FILE]")
     name = env("OCTAVO_WORKER_NAME") or socket.gethostname()
     parser.add_argument("--name", default=name, help="what the worker's id begins with")
     parser.add_argument("--dtype", default=env("OCTAVO_WORKER_DTYPE") or "auto", help="float32, …: through torch")
@@ -135,16 +139,21 @@ def _is_on(parser: argparse.ArgumentParser, variable: str, usual: bool | None) -
     return value in ("1", "true", "yes", "on")
 
 
+def _secret(name: str) -> str:
+    """The variable, or what the file of NAME_FILE holds; empty where there is neither. A command line shows it all."""
+    file = os.environ.get(f"{name}_FILE")
+    try:
+        return Path(file).read_text().strip() if file else os.environ.get(name, "")
+    except OSError as error:
+        raise SecretError(f"{name}_FILE={file} cannot be read: {error.strerror}.") from None
+
+
 def _metrics_token(options: argparse.Namespace) -> str:
     """What whoever reads the metrics has to know: OCTAVO_METRICS_TOKEN, or what the file of …_FILE holds; empty where
     there are none to read."""
     if options.metrics_port is None:
         return ""
-    file = os.environ.get("OCTAVO_METRICS_TOKEN_FILE")
-    try:
-        token = Path(file).read_text().strip() if file else os.environ.get("OCTAVO_METRICS_TOKEN", "")
-    except OSError as error:
-        raise MetricsError(f"OCTAVO_METRICS_TOKEN_FILE={file} cannot be read: {error.strerror}.") from None
+    token = _secret("OCTAVO_METRICS_TOKEN")
     if not token:
         raise MetricsError("--metrics-port needs a token for who may read: set OCTAVO_METRICS_TOKEN (or …_FILE).")
     return token
@@ -172,12 +181,17 @@ def main(argv: list[str] | None = None) -> int:
     options = _arguments(argv)
     logs.configure()
     tracing.begin("engine")
+    try:
+        options.redis = options.redis or _secret("REDIS_URL")
+        token = _metrics_token(options)
+    except (SecretError, MetricsError) as error:
+        _say(str(error))
+        return 1
     for value, what, variable in ((options.model, "model", "OCTAVO_MODEL"), (options.redis, "Redis", "REDIS_URL")):
         if not value:
             _say(f"No {what} given: set {variable} or --{what.lower()}.")
             return 1
     try:
-        token = _metrics_token(options)
         config = EngineConfig(**{name: getattr(options, name) for name in ENGINE_SETTINGS})
         if options.model_sha256:
             identity.check(located(options.model), options.model_sha256)
@@ -190,7 +204,7 @@ def main(argv: list[str] | None = None) -> int:
         # What was loaded stays: a collection that walks all of it would hold up every stream for 0.1 s.
         gc.collect()
         gc.freeze()
-    except (EngineConfigError, RedisUnavailable, ModelError, MetricsError) as error:
+    except (EngineConfigError, RedisUnavailable, ModelError) as error:
         _say(str(error))
         return 1
     model = options.served_as or protocol.model_name(options.model)

@@ -156,6 +156,11 @@ def check_identity(served: dict[str, str]) -> None:
 
 def environment(data: Path, run: Path, host: str, port: int, served: dict[str, str]) -> dict[str, str]:
     env = dict(os.environ)
+    if file := env.get("REDIS_URL_FILE"):
+        try:
+            env["REDIS_URL"] = Path(file).read_text().strip()
+        except OSError as error:
+            raise StartError(f"REDIS_URL_FILE={file} cannot be read: {error.strerror}.") from None
     embedded = not env.get("REDIS_URL")
     env.update(
         OCTAVO_DATA=str(data),

@@ -13,13 +13,14 @@ from csp.constants import NONCE, NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
 from chatapp.settings import redis_urls
+from chatapp.settings.environment import on, setting, whole
 from engine.protocol import MAX_IN_ALL, model_name, served_models
 
 ROOT = Path(__file__).resolve().parents[2]
 OCTAVO_DOCS = ROOT / "docs"  # a few of its pages are served
 DATA = (ROOT / os.environ.get("OCTAVO_DATA", "var")).resolve()
 
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+REDIS_URL = setting("REDIS_URL") or "redis://127.0.0.1:6379/0"
 OCTAVO_MODEL = os.environ.get("OCTAVO_MODEL", "")
 # Several models, each with workers of its own: "small=/path/a,large=/path/b". The first is the platform's default.
 OCTAVO_MODELS = os.environ.get("OCTAVO_MODELS", "")
@@ -45,18 +46,18 @@ for _network in OCTAVO_WEBHOOK_ALLOW:
     except ValueError:
         raise ImproperlyConfigured(f"OCTAVO_WEBHOOK_ALLOW: {_network!r} is no network such as 10.0.0.0/8.") from None
 # Without TLS, for development: what is told could be read on its way.
-OCTAVO_WEBHOOK_PLAIN = os.environ.get("OCTAVO_WEBHOOK_PLAIN", "").lower() in ("1", "true", "yes")
+OCTAVO_WEBHOOK_PLAIN = on("OCTAVO_WEBHOOK_PLAIN")
 # Of batches: how many answers of a team may be under way at once, so that chats keep their speed.
-OCTAVO_BATCH_AT_ONCE = int(os.environ.get("OCTAVO_BATCH_AT_ONCE", "4"))
+OCTAVO_BATCH_AT_ONCE = whole("OCTAVO_BATCH_AT_ONCE", 4)
 # What whoever reads /metrics has to know; empty: it is not there. Sessions and API keys do not open it.
-OCTAVO_METRICS_TOKEN = os.environ.get("OCTAVO_METRICS_TOKEN", "")
+OCTAVO_METRICS_TOKEN = setting("OCTAVO_METRICS_TOKEN")
 # Of each model: how many requests of all teams together may wait or run before new ones are refused.
-OCTAVO_QUEUE_IN_ALL = int(os.environ.get("OCTAVO_QUEUE_IN_ALL") or MAX_IN_ALL)
+OCTAVO_QUEUE_IN_ALL = whole("OCTAVO_QUEUE_IN_ALL", MAX_IN_ALL)
 # For how long questions are taken for a model that no engine runs; 0: always. A restart is over by then.
-OCTAVO_UNSERVED_S = int(os.environ.get("OCTAVO_UNSERVED_S", "120"))
+OCTAVO_UNSERVED_S = whole("OCTAVO_UNSERVED_S", 120)
 # Websockets of one web process; fewer where it may not have as many files open (chatapp.api.seats).
-OCTAVO_MAX_SOCKETS = int(os.environ.get("OCTAVO_MAX_SOCKETS", "4000"))
-OCTAVO_ANSWER_TIMEOUT_S = int(os.environ.get("OCTAVO_ANSWER_TIMEOUT_S", "600"))
+OCTAVO_MAX_SOCKETS = whole("OCTAVO_MAX_SOCKETS", 4000)
+OCTAVO_ANSWER_TIMEOUT_S = whole("OCTAVO_ANSWER_TIMEOUT_S", 600)
 
 
 def sqlite(path: Path) -> dict[str, Any]:
@@ -74,9 +75,15 @@ def sqlite(path: Path) -> dict[str, Any]:
 
 
 DATABASES: dict[str, Any] = {"default": sqlite(DATA / "db.sqlite3")}
-if os.environ.get("DATABASE_URL"):
-    # Under ASGI a kept connection would outlive the thread that made it.
-    DATABASES["default"] = dj_database_url.parse(os.environ["DATABASE_URL"], conn_max_age=0)
+if _database_url := setting("DATABASE_URL"):
+    try:
+        # Under ASGI a kept connection would outlive the thread that made it.
+        DATABASES["default"] = dj_database_url.parse(_database_url, conn_max_age=0)
+    except ValueError:
+        raise ImproperlyConfigured(
+            "DATABASE_URL (or DATABASE_URL_FILE) must read postgres://user:password@host:5432/name; what is special in "
+            "the password is written as %XX."
+        ) from None
     if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
         DATABASES["default"] = sqlite(Path(DATABASES["default"]["NAME"]))
     elif DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql":
@@ -231,13 +238,13 @@ MFA_RATE_LIMITS = {"webauthn_login": "20/m/ip"}
 # Operators without a second factor get no further than to setting one up.
 OCTAVO_OPERATOR_MFA = os.environ.get("OCTAVO_OPERATOR_MFA", "").lower() in ("1", "true", "yes", "required")
 # Sign-in services (OIDC) may be named by plain http: for a service on one's own machine, and for tests.
-OCTAVO_OIDC_PLAIN = os.environ.get("OCTAVO_OIDC_PLAIN", "").lower() in ("1", "true", "yes")
+OCTAVO_OIDC_PLAIN = on("OCTAVO_OIDC_PLAIN")
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "account_login"
 EMAIL_BACKEND = "chatapp.site.mail.EmailBackend"
 # Where mail goes, as smtp://user:password@host:587, and its sender: they win over what operators enter on the pages.
-OCTAVO_MAIL_URL = os.environ.get("OCTAVO_MAIL_URL", "")
+OCTAVO_MAIL_URL = setting("OCTAVO_MAIL_URL")
 OCTAVO_MAIL_FROM = os.environ.get("OCTAVO_MAIL_FROM", "")
 # A web process of a site without an operator says in its log where one is made.
 OCTAVO_ANNOUNCE_SETUP = True
@@ -258,7 +265,8 @@ USE_TZ = True
 USE_I18N = True
 
 STATIC_URL = "/static/"
-STATIC_ROOT = DATA / "staticfiles"
+# Where the pages' files were collected: an image brings them along, and nobody writes there.
+STATIC_ROOT = Path(os.environ.get("OCTAVO_STATIC") or DATA / "staticfiles")
 STATICFILES_DIRS = [ROOT / "static"]
 # People's files (chatapp.files.contents): readable by this user of the machine alone, with no address of their own.
 FILES = {
@@ -305,7 +313,7 @@ DATA_UPLOAD_MAX_NUMBER_FILES = 10
 OCTAVO_MAX_BODY = 1024 * 1024
 OCTAVO_MAX_MESSAGE = 200_000
 # The largest file that is kept. Only the addresses that take files let bodies of this size in (chatapp.hygiene).
-OCTAVO_MAX_FILE = int(os.environ.get("OCTAVO_MAX_FILE_MB", "100")) * 1024 * 1024
+OCTAVO_MAX_FILE = whole("OCTAVO_MAX_FILE_MB", 100) * 1024 * 1024
 
 CACHES = {"default": redis_urls.cache(REDIS_URL, 2)}
 OCTAVO_CELERY_DATABASE = 4

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
-from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http.request import split_domain_port, validate_host
 
 from chatapp.settings.base import *  # noqa: F403
-from chatapp.settings.base import ALLOWED_HOSTS, OCTAVO_MODEL, OCTAVO_MODELS
+from chatapp.settings.base import (
+    ALLOWED_HOSTS,
+    DATA,
+    DATABASES,
+    OCTAVO_MAIL_URL,
+    OCTAVO_METRICS_TOKEN,  # empty: nobody reads /metrics
+    OCTAVO_MODEL,
+    OCTAVO_MODELS,
+    OCTAVO_OIDC_PLAIN,
+    OCTAVO_WEBHOOK_ALLOW,
+    OCTAVO_WEBHOOK_PLAIN,
+)
+from chatapp.settings.environment import on, setting
 from chatapp.site import smtp
 
-
-def setting(name: str) -> str:
-    """The variable, or the contents of the file that NAME_FILE names (a mounted secret)."""
-    file = os.environ.get(f"{name}_FILE")
-    if file:
-        try:
-            return Path(file).read_text().strip()
-        except OSError as error:
-            raise ImproperlyConfigured(f"{name}_FILE={file} cannot be read: {error.strerror}.") from None
-    return os.environ.get(name, "")
+ENGINES = ("chatapp.postgresql", "django.db.backends.sqlite3")
+# What examples have in the place of a password, and what servers are delivered with.
+GUESSED = {
+    "admin",
+    "changeme",
+    "example",
+    "octavo",
+    "password",
+    "postgres",
+    "redis",
+    "root",
+    "secret",
+    "test",
+    "valkey",
+}
 
 
 def number(name: str, usual: int) -> int | None:
@@ -40,32 +57,73 @@ def unsafe_mail(url: str) -> bool:
     return server is not None and server.plain and bool(server.password)
 
 
+def few_characters(secret: str) -> bool:
+    """aaaa… is long too."""
+    return len(set(secret)) < 5
+
+
+def guessed(password: str | None) -> bool:
+    """A password that is tried first. None at all is not: sockets and certificates need none."""
+    return bool(password) and "".join(c for c in str(password).lower() if c.isalnum()) in GUESSED
+
+
+def password_of(url: str) -> str | None:
+    try:
+        return unquote(urlsplit(url).password or "") or None
+    except ValueError:
+        return None
+
+
+def everywhere(network: str) -> bool:
+    return ipaddress.ip_network(network, strict=False).prefixlen == 0
+
+
+def weak_token() -> bool:
+    token = OCTAVO_METRICS_TOKEN
+    return bool(token) and (len(token) < 32 or few_characters(token) or token == SECRET_KEY)
+
+
 SECRET_KEY = setting("SECRET_KEY")
-OCTAVO_MAIL_URL = setting("OCTAVO_MAIL_URL")
-OCTAVO_METRICS_TOKEN = setting("OCTAVO_METRICS_TOKEN")  # empty: nobody reads /metrics
 OCTAVO_URL = os.environ.get("OCTAVO_URL") or f"https://{ALLOWED_HOSTS[0] if ALLOWED_HOSTS else ''}"
 _proxies = number("OCTAVO_PROXIES", 1)
+_redis, _database = setting("REDIS_URL"), DATABASES["default"]
 
 
 _problems = {
     "SECRET_KEY (or SECRET_KEY_FILE) must hold at least 50 random characters": len(SECRET_KEY) < 50
-    or len(set(SECRET_KEY)) < 5,
+    or few_characters(SECRET_KEY)
+    or SECRET_KEY.startswith("django-insecure-"),
     "OCTAVO_HOSTS must list the host names that are served, and no *": not ALLOWED_HOSTS
     or any("*" in host for host in ALLOWED_HOSTS),
-    "REDIS_URL must be set": not os.environ.get("REDIS_URL"),
-    "DATABASE_URL must be set": not os.environ.get("DATABASE_URL"),
+    "REDIS_URL (or REDIS_URL_FILE) must be set": not _redis,
+    "REDIS_URL must begin with redis://, rediss://, unix:// or sentinel://": bool(_redis)
+    and not _redis.startswith(("redis://", "rediss://", "unix://", "sentinel://")),
+    "REDIS_URL must have a password that nobody guesses": guessed(password_of(_redis)),
+    "DATABASE_URL (or DATABASE_URL_FILE) must be set": not setting("DATABASE_URL"),
+    "DATABASE_URL must name PostgreSQL, or SQLite on one machine": _database["ENGINE"] not in ENGINES,
+    "DATABASE_URL must have a password that nobody guesses": guessed(_database.get("PASSWORD")),
+    "DATABASE_URL must connect as a role that is no superuser, and not as postgres": _database.get("USER")
+    == "postgres",
     "OCTAVO_MODEL must name the model (or OCTAVO_MODELS several)": not (OCTAVO_MODEL or OCTAVO_MODELS),
     "OCTAVO_URL must begin with https:// and name one of OCTAVO_HOSTS": not OCTAVO_URL.startswith("https://")
     or not validate_host(split_domain_port(urlsplit(OCTAVO_URL).netloc)[0], ALLOWED_HOSTS),
     "OCTAVO_MAIL_URL (or OCTAVO_MAIL_URL_FILE) must be smtp://… or smtps://…": unsafe_mail(OCTAVO_MAIL_URL),
-    "OCTAVO_METRICS_TOKEN (or OCTAVO_METRICS_TOKEN_FILE) must have at least 32 characters": 0
-    < len(OCTAVO_METRICS_TOKEN)
-    < 32,
+    "OCTAVO_METRICS_TOKEN (or OCTAVO_METRICS_TOKEN_FILE) must have at least 32 random characters": weak_token(),
     "OCTAVO_PROXIES must be the number of proxies in front": _proxies is None,
+    "OCTAVO_OIDC_PLAIN must not be set: whoever is in between could sign in as anybody": OCTAVO_OIDC_PLAIN,
+    "OCTAVO_WEBHOOK_PLAIN is for networks of your own only: name them in OCTAVO_WEBHOOK_ALLOW": OCTAVO_WEBHOOK_PLAIN
+    and not OCTAVO_WEBHOOK_ALLOW,
+    "OCTAVO_WEBHOOK_ALLOW must not name all addresses": any(map(everywhere, OCTAVO_WEBHOOK_ALLOW)),
+    "DEBUG and DJANGO_DEBUG must not be set: that would show settings and code to visitors": on("DEBUG")
+    or on("DJANGO_DEBUG"),
+    "OCTAVO_DATA must be a folder without demo accounts, whose passwords lie in its demo.json": (
+        DATA / "demo.json"
+    ).exists(),
 }
 if any(_problems.values()):
     raise ImproperlyConfigured("Octavo does not start: " + "; ".join(p for p, bad in _problems.items() if bad) + ".")
 
+DEBUG = False
 OCTAVO_DEMO = False
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import stat
@@ -136,34 +137,139 @@ def test_production_takes_safe_values(tmp_path: Path) -> None:
     assert not (tmp_path / "secret_key").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("SECRET_KEY", ""),
-        ("SECRET_KEY", "short"),
-        ("SECRET_KEY", "a" * 64),
-        ("OCTAVO_HOSTS", ""),
-        ("OCTAVO_HOSTS", "*"),
-        ("OCTAVO_HOSTS", "chat.example.org,.*"),
-        ("OCTAVO_MODEL", ""),
-        ("OCTAVO_MODELS", "a=/x,a=/y"),
-        ("OCTAVO_URL", "http://chat.example.org"),
-        ("OCTAVO_URL", "https://elsewhere.example"),
-        ("OCTAVO_MAIL_URL", "mail.example"),
-        ("OCTAVO_MAIL_URL", "smtp://user:short@mail.example?tls=none"),
-        ("OCTAVO_PROXIES", "-1"),
-        ("OCTAVO_PROXIES", "two"),
-        ("REDIS_URL", ""),
-        ("DATABASE_URL", ""),
-    ],
-)
-def test_production_refuses_an_unsafe_value_and_names_it(tmp_path: Path, name: str, value: str) -> None:
-    done = run("", "production", **{**safe(), "OCTAVO_DATA": str(tmp_path), name: value})
+def test_production_takes_every_secret_from_a_file_which_wins_over_the_environment(tmp_path: Path) -> None:
+    held = {
+        "SECRET_KEY": secrets.token_urlsafe(64),
+        "DATABASE_URL": "postgres://octavo:p%40ss-of-the-file@db:5433/chats",
+        "REDIS_URL": "rediss://:of-the-file@redis:6380/0",
+        "OCTAVO_METRICS_TOKEN": secrets.token_urlsafe(32),
+        "OCTAVO_MAIL_URL": "smtps://mail.example:465",
+    }
+    env = {**safe(), "OCTAVO_DATA": str(tmp_path / "data"), "OCTAVO_MAIL_URL": "smtp://other.example"}
+    for name, value in held.items():
+        (tmp_path / name).write_text(f"{value}\n")
+        env[f"{name}_FILE"] = str(tmp_path / name)
+    show = """
+from django.conf import settings as s
+d = s.DATABASES["default"]
+print(s.SECRET_KEY, d["ENGINE"], d["PASSWORD"], d["PORT"], d["NAME"], s.REDIS_URL, s.CELERY_BROKER_URL)
+print(s.OCTAVO_METRICS_TOKEN, s.OCTAVO_MAIL_URL)
+"""
+    done = run(show, "production", **env)
+    assert done.stdout.split() == [
+        *(held["SECRET_KEY"], "chatapp.postgresql", "p@ss-of-the-file", "5433", "chats", held["REDIS_URL"]),
+        *("rediss://:of-the-file@redis:6380/4", held["OCTAVO_METRICS_TOKEN"], held["OCTAVO_MAIL_URL"]),
+    ], done.stderr
+
+
+def test_production_does_not_start_on_the_data_folder_of_a_demo(tmp_path: Path) -> None:
+    (tmp_path / "demo.json").write_text("{}")
+    done = run("", "production", **{**safe(), "OCTAVO_DATA": str(tmp_path)})
+    assert "OCTAVO_DATA must be a folder without demo accounts" in done.stderr.splitlines()[-1]
+
+
+def test_production_takes_webhooks_without_tls_inside_networks_that_it_names(tmp_path: Path) -> None:
+    inside = {"OCTAVO_WEBHOOK_PLAIN": "1", "OCTAVO_WEBHOOK_ALLOW": "10.0.0.0/8"}
+    done = run("print('started')", "production", **{**safe(), "OCTAVO_DATA": str(tmp_path), **inside})
+    assert done.stdout == "started\n", done.stderr
+
+
+UNSAFE = [
+    ("SECRET_KEY", ""),
+    ("SECRET_KEY", "short"),
+    ("SECRET_KEY", "a" * 64),
+    ("OCTAVO_HOSTS", ""),
+    ("OCTAVO_HOSTS", "*"),
+    ("OCTAVO_HOSTS", "chat.example.org,.*"),
+    ("OCTAVO_MODEL", ""),
+    ("OCTAVO_MODELS", "a=/x,a=/y"),
+    ("OCTAVO_URL", "http://chat.example.org"),
+    ("OCTAVO_URL", "https://elsewhere.example"),
+    ("OCTAVO_MAIL_URL", "mail.example"),
+    ("OCTAVO_MAIL_URL", "smtp://user:short@mail.example?tls=none"),
+    ("OCTAVO_PROXIES", "-1"),
+    ("OCTAVO_PROXIES", "two"),
+    ("REDIS_URL", ""),
+    ("REDIS_URL", "cluster://redis:6379"),
+    ("REDIS_URL", "redis://:redis@redis:6379/0"),
+    ("DATABASE_URL", ""),
+    ("DATABASE_URL", "nonsense://octavo:short@db/octavo"),
+    ("DATABASE_URL", "postgres://octavo:short@db:port/octavo"),
+    ("DATABASE_URL", "mysql://octavo:long-and-random@db/octavo"),
+    ("DATABASE_URL", "postgres://octavo:change-me@db/octavo"),
+    ("DATABASE_URL", "postgres://octavo:octavo@db/octavo"),
+    ("DATABASE_URL", "postgres://postgres:long-and-random@db/octavo"),
+    ("SECRET_KEY", "django-insecure-" + "0123456789abcdef" * 4),
+    ("OCTAVO_METRICS_TOKEN", "short"),
+    ("OCTAVO_METRICS_TOKEN", "a" * 64),
+    ("OCTAVO_OIDC_PLAIN", "1"),
+    ("OCTAVO_WEBHOOK_PLAIN", "1"),
+    ("OCTAVO_WEBHOOK_ALLOW", "0.0.0.0/0"),
+    ("OCTAVO_WEBHOOK_ALLOW", "10.0.0.0/8,::/0"),
+    ("OCTAVO_BATCH_AT_ONCE", "many"),
+    ("OCTAVO_MAX_FILE_MB", "-1"),
+    ("DEBUG", "1"),
+    ("DJANGO_DEBUG", "true"),
+    ("SECRET_KEY_FILE", "/nowhere/secret_key"),
+    ("DATABASE_URL_FILE", "/nowhere/database_url"),
+    ("REDIS_URL_FILE", "/nowhere/redis_url"),
+    ("OCTAVO_METRICS_TOKEN_FILE", "/nowhere/token"),
+    ("OCTAVO_MAIL_URL_FILE", "/nowhere/mail"),
+]
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What production says to each case of UNSAFE, "" where it starts; in one process, as each would take seconds."""
+    code = """
+import importlib, json, os, sys
+said, usual = [], dict(os.environ)
+for name, value in json.loads(sys.stdin.read()):
+    os.environ.clear()
+    os.environ.update(usual, **{name: value})
+    for module in [module for module in sys.modules if module.startswith("chatapp.settings")]:
+        del sys.modules[module]
+    try:
+        importlib.import_module("chatapp.settings.production")
+        said.append("")
+    except Exception as error:
+        said.append(f"{type(error).__name__}: {error}")
+print(json.dumps(said))
+"""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OCTAVO_", "SECRET_KEY", "DATABASE_", "REDIS_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**clean, **safe(), "OCTAVO_DATA": str(tmp_path_factory.mktemp("data"))},
+        cwd=ROOT,
+        input=json.dumps([["OCTAVO_PREAMBLE", "a safe one"], *UNSAFE]),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said[0] == "", "what is safe starts in the same process"
+    return list(said[1:])
+
+
+@pytest.mark.parametrize("case", range(len(UNSAFE)), ids=lambda case: f"{UNSAFE[case][0]}-{UNSAFE[case][1][:24]}")
+def test_production_refuses_an_unsafe_value_and_names_it(case: int, refusals: list[str]) -> None:
+    name, said = UNSAFE[case][0], refusals[case]
+    assert said.startswith("ImproperlyConfigured: "), said
+    assert name in said
+    assert "\n" not in said
+    assert "short" not in said, "a secret is not repeated"
+    assert "long-and-random" not in said
+    assert "a" * 64 not in said
+
+
+def test_a_process_with_an_unsafe_value_ends_with_the_reason_as_its_last_line(tmp_path: Path) -> None:
+    done = run("", "production", **{**safe(), "OCTAVO_DATA": str(tmp_path), "OCTAVO_HOSTS": "*", "SECRET_KEY": "short"})
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
-    assert name in last
-    assert "short" not in last, "a secret is not repeated"
-    assert "a" * 64 not in last
+    assert "OCTAVO_HOSTS" in last
+    assert "SECRET_KEY" in last, "all of them at once"
+    assert "short" not in done.stderr
 
 
 def test_local_settings_make_a_secret_key_once_and_for_their_owner_only(tmp_path: Path) -> None:
