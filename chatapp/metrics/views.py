@@ -20,10 +20,11 @@ from django.views.decorators.http import require_safe
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from chatapp.logs import cause
+from chatapp.metrics.sharing import forget_dead
 from chatapp.metrics.state import StateCollector
 from chatapp.streaming import workers
 from chatapp.streaming.connection import AWAY
@@ -93,14 +94,6 @@ class _Own(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return (metric for metric in REGISTRY.collect() if metric.name.startswith(("octavo_", "process_")))
-
-
-def forget_dead(folder: Path) -> None:
-    """Counts of a process that has ended stay; what it said of how things are with it does not."""
-    for file in folder.glob("gauge_live*_*.db"):
-        pid = file.stem.rpartition("_")[2]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            mark_process_dead(int(pid), path=str(folder))
 
 
 @require_safe

@@ -18,7 +18,9 @@ from tests.conftest import ROOT
 from tests.metrics.conftest import samples
 
 WRITER = """
-import sys
+import os, socket, sys
+if len(sys.argv) > 3:  # as in a container: its own name, and a pid that others have too
+    socket.gethostname, os.getpid = (lambda: sys.argv[3]), (lambda: 7)
 from chatapp.metrics import figures
 figures.this_is(sys.argv[1])
 figures.recorded.labels("finished", "m").inc(2)
@@ -31,10 +33,10 @@ sys.stdin.read()
 """
 
 
-def writer(folder: Path, program: str, number: int) -> subprocess.Popen[str]:
+def writer(folder: Path, program: str, number: int, *host: str) -> subprocess.Popen[str]:
     """A process of the product's that counts, and goes on to run."""
     started = subprocess.Popen(
-        [sys.executable, "-c", WRITER, program, str(number)],
+        [sys.executable, "-c", WRITER, program, str(number), *host],
         cwd=ROOT,
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
         stdin=subprocess.PIPE,
@@ -46,14 +48,17 @@ def writer(folder: Path, program: str, number: int) -> subprocess.Popen[str]:
     return started
 
 
-def test_the_web_says_what_all_processes_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hosts", [((), ()), (("a-container",), ("another_container",))], ids=["here", "containers"])
+def test_the_web_says_what_all_processes_counted(
+    hosts: tuple[tuple[str, ...], ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     monkeypatch.setattr(views.StateCollector, "collect", lambda _: iter(()))
 
     def seen() -> dict[str, float]:
         return samples(generate_latest(views.registry()).decode())
 
-    writers = [writer(tmp_path, "recorder", 1), writer(tmp_path, "celery", 5)]
+    writers = [writer(tmp_path, "recorder", 1, *hosts[0]), writer(tmp_path, "celery", 5, *hosts[1])]
     try:
         found = seen()
         assert found["octavo_recorded_total{model_name=m,status=finished}"] == 4
@@ -68,6 +73,10 @@ def test_the_web_says_what_all_processes_counted(tmp_path: Path, monkeypatch: py
         assert found["octavo_websocket_connections{socket=ui}"] == 3
         assert found["octavo_websocket_outbox_lag_seconds"] == 1
         assert found["octavo_celery_task_last_success_timestamp_seconds{task=a}"] == 5
+        writers.append(writer(tmp_path, "celery", 5, *hosts[1]))
+        found = seen()
+        assert found["octavo_recorded_total{status=finished}"] == 6, "also of one that came again under its name"
+        assert found["octavo_websocket_connections{socket=ui}"] == 6
     finally:
         for one in writers:
             one.kill()
@@ -102,6 +111,18 @@ def test_refusals_are_counted_from_zero_on(tmp_path: Path, monkeypatch: pytest.M
     finally:
         started.kill()
         started.communicate()
+
+
+def test_one_that_comes_again_before_anybody_asked_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr(views.StateCollector, "collect", lambda _: iter(()))
+    for asked in (False, True):
+        one = writer(tmp_path, "recorder", 1, "a-container")
+        found = samples(generate_latest(views.registry()).decode()) if asked else {}
+        one.kill()
+        one.communicate()
+    assert found["octavo_recorded_total{status=finished}"] == 4
+    assert found["octavo_websocket_connections{socket=ui}"] == 3, "not those of the one before"
 
 
 @pytest.mark.parametrize("room", ["some", "none", "no memory"])
