@@ -73,20 +73,6 @@ def _findings(said: Any) -> list[dict[str, Any]]:
     return [finding for item in said for finding in _findings(item)] if isinstance(said, list) else []
 
 
-def test_nginx_takes_the_proxys_configuration(nginx: str, tmp_path: Path, services: dict[str, Any]) -> None:
-    secret_files.self_signed(tmp_path, "chat.example.org")
-    env = {**services["proxy"]["environment"], **proxy.upstream(8001, 8002)}
-    text = proxy.rendered(env).replace("/tmp/", f"{tmp_path}/")
-    text = text.replace(services["proxy"]["environment"]["OCTAVO_CERTIFICATE_KEY"], str(tmp_path / secret_files.KEY))
-    text = text.replace(
-        services["proxy"]["environment"]["OCTAVO_CERTIFICATE"], str(tmp_path / secret_files.CERTIFICATE)
-    )
-    (tmp_path / "nginx.conf").write_text(text)
-    command = [nginx, "-t", "-q", "-e", "stderr", "-c", str(tmp_path / "nginx.conf")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-
-
 # --- the same programs as on one machine ----------------------------------------------------------------------------
 
 
