@@ -28,18 +28,28 @@ def password() -> str:
     return secrets.token_urlsafe(32)
 
 
-def write(path: Path, text: str) -> None:
-    """As a whole or not at all, and never over what is there."""
+def written(path: Path, text: str) -> Path:
+    """Beside it, so that it takes its place as a whole or not at all."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
     handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(text)
         os.fchmod(file.fileno(), 0o444)
+    return part
+
+
+def write(path: Path, text: str) -> None:
+    """Never over what is there."""
+    part = written(path, text)
     try:
         os.link(part, path)
     finally:
         part.unlink()
+
+
+def replace(path: Path, text: str) -> None:
+    written(path, text).replace(path)
 
 
 def once(folder: Path, name: str, text: str) -> str:
@@ -56,6 +66,7 @@ def make(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
         once(folder, "secret_key", secrets.token_urlsafe(64))
+        once(folder, "former_keys", "")
         once(folder, "postgres_password", password())
         database = once(folder, "database_password", password()).strip()
         once(folder, "database_url", f"postgres://octavo:{database}@postgres:5432/octavo")
@@ -68,6 +79,16 @@ def make(folder: Path) -> None:
         once(folder, "mail_url", "")
     except OSError as error:
         raise SecretsError(f"{error.filename or folder}: {error.strerror}") from None
+
+
+def new_secret_key(folder: Path) -> None:
+    """What was signed and sealed with the one from before is still read: it goes to the former ones first."""
+    make(folder)
+    key, former = folder / "secret_key", folder / "former_keys"
+    held = [key.read_text().strip(), *former.read_text().split()]
+    replace(former, "".join(f"{one}\n" for one in held))
+    replace(key, secrets.token_urlsafe(64))
+    print("  made secret_key anew; the one before is in former_keys")
 
 
 def self_signed(folder: Path, host: str) -> None:
@@ -94,9 +115,12 @@ def main() -> int:
     )
     parser.add_argument("folder", nargs="?", type=Path, default=Path("secrets"))
     parser.add_argument("--self-signed", metavar="HOST", help="also a certificate that no browser trusts, for a trial")
+    parser.add_argument("--new-secret-key", action="store_true", help="a new one; what is signed by the old one holds")
     options = parser.parse_args()
     try:
         make(options.folder)
+        if options.new_secret_key:
+            new_secret_key(options.folder)
         if options.self_signed:
             self_signed(options.folder, options.self_signed)
     except SecretsError as error:

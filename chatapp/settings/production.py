@@ -78,21 +78,28 @@ def everywhere(network: str) -> bool:
     return ipaddress.ip_network(network, strict=False).prefixlen == 0
 
 
+def weak_key(key: str) -> bool:
+    return len(key) < 50 or few_characters(key) or key.startswith("django-insecure-")
+
+
 def weak_token() -> bool:
     token = OCTAVO_METRICS_TOKEN
     return bool(token) and (len(token) < 32 or few_characters(token) or token == SECRET_KEY)
 
 
 SECRET_KEY = setting("SECRET_KEY")
+# Keys from before, separated by white space: what was signed or sealed with them is still read.
+SECRET_KEY_FALLBACKS = setting("SECRET_KEY_FALLBACKS").split()
 OCTAVO_URL = os.environ.get("OCTAVO_URL") or f"https://{ALLOWED_HOSTS[0] if ALLOWED_HOSTS else ''}"
 _proxies = number("OCTAVO_PROXIES", 1)
 _redis, _database = setting("REDIS_URL"), DATABASES["default"]
 
 
 _problems = {
-    "SECRET_KEY (or SECRET_KEY_FILE) must hold at least 50 random characters": len(SECRET_KEY) < 50
-    or few_characters(SECRET_KEY)
-    or SECRET_KEY.startswith("django-insecure-"),
+    "SECRET_KEY (or SECRET_KEY_FILE) must hold at least 50 random characters": weak_key(SECRET_KEY),
+    "SECRET_KEY_FALLBACKS (or SECRET_KEY_FALLBACKS_FILE) must hold former keys as good as SECRET_KEY": any(
+        map(weak_key, SECRET_KEY_FALLBACKS)
+    ),
     "OCTAVO_HOSTS must list the host names that are served, and no *": not ALLOWED_HOSTS
     or any("*" in host for host in ALLOWED_HOSTS),
     "REDIS_URL (or REDIS_URL_FILE) must be set": not _redis,

@@ -14,6 +14,11 @@ from ops.secret_files import SecretsError, make
 from tests.conftest import ROOT
 from tests.project.test_settings import run
 
+FILES = {
+    "SECRET_KEY_FILE": "secret_key", "SECRET_KEY_FALLBACKS_FILE": "former_keys", "DATABASE_URL_FILE": "database_url",
+    "REDIS_URL_FILE": "redis_url", "OCTAVO_MAIL_URL_FILE": "mail_url", "OCTAVO_METRICS_TOKEN_FILE": "metrics_token",
+}  # fmt: skip
+
 
 def command(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ops.secret_files", str(folder), *more]
@@ -53,12 +58,37 @@ def test_passwords_agree_with_the_addresses_that_they_are_in_and_none_is_used_tw
     assert len({held[name] for name in names}) == 5
 
 
+def test_a_new_secret_key_keeps_those_before_for_what_they_have_signed(tmp_path: Path) -> None:
+    make(tmp_path)
+    before = contents(tmp_path)
+    keys = [before["secret_key"]]
+    for _ in range(2):
+        assert command(tmp_path, "--new-secret-key").returncode == 0
+        keys.insert(0, (tmp_path / "secret_key").read_text())
+    assert len(set(keys)) == 3
+    assert (tmp_path / "former_keys").read_text().split() == keys[1:]
+    changed = {name for name, held in contents(tmp_path).items() if held != before[name]}
+    assert changed == {"secret_key", "former_keys"}
+    env = {name: str(tmp_path / file) for name, file in FILES.items()}
+    env |= {"OCTAVO_HOSTS": "chat.example.org", "OCTAVO_MODEL": "/models/m", "OCTAVO_DATA": str(tmp_path / "data")}
+    sealed = run(
+        "from django.conf import settings as s; s.SECRET_KEY = s.SECRET_KEY_FALLBACKS[-1]\n"
+        "from chatapp.sealing import seal; print(seal('a text', purpose='test'))",
+        "production",
+        **env,
+    )
+    opened = run(
+        f"from chatapp.sealing import unseal; print(unseal({sealed.stdout.strip()!r}, purpose='test'))",
+        "production",
+        **env,
+    )
+    assert opened.stdout == "a text\n", sealed.stderr + opened.stderr
+
+
 def test_production_takes_what_it_makes(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     make(folder)
-    names = {"SECRET_KEY": "secret_key", "DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
-    names |= {"OCTAVO_MAIL_URL": "mail_url", "OCTAVO_METRICS_TOKEN": "metrics_token"}
-    files = {f"{name}_FILE": str(folder / file) for name, file in names.items()}
+    files = {name: str(folder / file) for name, file in FILES.items()}
     env = {"OCTAVO_HOSTS": "chat.example.org", "OCTAVO_MODEL": "/models/m", "OCTAVO_DATA": str(tmp_path / "data")}
     done = run("print('started')", "production", **files, **env)
     assert done.stdout == "started\n", done.stderr
