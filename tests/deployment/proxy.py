@@ -15,5 +15,5 @@ def rendered(env: dict[str, str]) -> str:
 
 def upstream(*ports: int) -> dict[str, str]:
     """Web processes at addresses of this machine, in the place of a name that Docker's resolver knows."""
-    servers = " ".join(f"server 127.0.0.1:{port} max_fails=1 fail_timeout=5s;" for port in ports)
+    servers = " ".join(f"server 127.0.0.1:{port} max_fails=0;" for port in ports)
     return {"OCTAVO_UPSTREAM": servers, "OCTAVO_RESOLVER": ""}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -14,14 +18,30 @@ from tests.deployment import compose, proxy
 from tests.stack import free_port, wait_for
 
 
+class Falling(http.server.BaseHTTPRequestHandler):
+    """A web process that falls while it works on a request: it has read all of it, and says nothing."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.asked.append(f"{self.command} {self.path}")
+        self.close_connection = True
+
+    do_POST = do_PATCH = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 class Proxy:
-    def __init__(self, nginx: str, folder: Path) -> None:
+    def __init__(self, nginx: str, folder: Path, *webs: int) -> None:
         self.http, self.https, self.log = free_port(), free_port(), folder / "log"
         secret_files.self_signed(folder, "localhost")
         (folder / "acme" / ".well-known" / "acme-challenge").mkdir(parents=True)
         (folder / "acme" / ".well-known" / "acme-challenge" / "word").write_text("answer")
         folder.chmod(0o755)
-        env = compose.read(compose.NEEDED)["services"]["proxy"]["environment"] | proxy.upstream(1, 2)
+        env = compose.read(compose.NEEDED)["services"]["proxy"]["environment"] | proxy.upstream(*webs)
         env |= {"OCTAVO_LISTEN_HTTP": str(self.http), "OCTAVO_LISTEN_HTTPS": str(self.https)}
         names = {"CERTIFICATE": secret_files.CERTIFICATE, "CERTIFICATE_KEY": secret_files.KEY, "ACME": "acme"}
         env |= {f"OCTAVO_{name}": f"/tmp/{file}" for name, file in names.items()}
@@ -45,10 +65,25 @@ class Proxy:
 
 @pytest.fixture(scope="module")
 def lonely(nginx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    found = Proxy(nginx, tmp_path_factory.mktemp("proxy"))
+    yield from running(Proxy(nginx, tmp_path_factory.mktemp("proxy"), 1, 2))
+
+
+def running(found: Proxy) -> Iterator[Proxy]:
     yield found
     found.process.terminate()
     found.process.wait(20)
+
+
+@pytest.fixture
+def falling(nginx: str, tmp_path: Path) -> Iterator[Proxy]:
+    """In front of two web processes that fall with every request."""
+    Falling.asked.clear()
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Falling)) for _ in range(2)]
+        for server in servers:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+        yield from running(Proxy(nginx, tmp_path, *(server.server_port for server in servers)))
 
 
 def test_without_a_web_process_programs_get_an_error_that_they_understand_and_people_a_page(lonely: Proxy) -> None:
@@ -80,6 +115,18 @@ def test_http_leads_to_https_but_for_who_renews_the_certificate(lonely: Proxy) -
     assert (reply.status_code, reply.headers["Location"]) == (308, "https://localhost/v1/chat/completions?a=b")
     proof = httpx.get(f"http://localhost:{lonely.http}/.well-known/acme-challenge/word")
     assert proof.text == "answer"
+
+
+def test_only_what_changes_nothing_is_asked_of_another_web_process_when_one_falls_over_it(falling: Proxy) -> None:
+    for _ in range(2):  # nobody is left out for having fallen: whoever makes them fall would take all away
+        for method, path, times in (
+            ("GET", "/v1/models", 2), ("POST", "/v1/chat/completions", 1), ("PATCH", "/api/t/a/keys/1", 1),
+            ("POST", "/v1/files", 1),
+        ):  # fmt: skip
+            Falling.asked.clear()
+            reply = httpx.request(method, f"https://localhost:{falling.https}{path}", content=b"{}", verify=False)
+            assert reply.status_code == 503
+            assert Falling.asked == [f"{method} {path}"] * times
 
 
 def test_old_tls_is_refused(lonely: Proxy) -> None:
