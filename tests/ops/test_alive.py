@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -82,8 +83,8 @@ def test_a_recorder_lives_as_long_as_it_asks(client: redis.Redis, monkeypatch: p
 @pytest.mark.parametrize(("role", "key"), [("celery", ticks.WORKER), ("beat", ticks.BEAT)])
 def test_celery_and_beat_live_by_their_ticks(client: redis.Redis, role: str, key: str) -> None:
     assert why(role).endswith("never")
-    client.xadd(key, {"at": 1}, id=f"{ms(client, 100)}-0")
-    assert "100 s ago" in why(role)
+    client.xadd(key, {"at": 1}, id=f"{ms(client, 1000)}-0")
+    assert re.search(r"1\d\d\d s ago", why(role))
     client.xadd(key, {"at": 1})
     assert why(role) == ""
 
