@@ -27,7 +27,8 @@ LOST, REPEATED, REWRITTEN, UNANSWERED = "lost", "repeated", "rewritten", "unansw
 OF_REDIS = ("redis_restarted", "request_lost", "redis_lost_it", "log_lost", "interrupted")
 # What may stay in Redis for good: a handful of keys each, whatever was asked.
 STAYS = re.compile(
-    r"octavo:(?:service:[^:]+|control:[^:]+|workers|worker:[^:]+|occupancy:[^:]+|line:[^:]+|vanished|finished|dead|server)"
+    r"octavo:(?:service:[^:]+|control:[^:]+|rooms:[^:]+|workers|worker:[^:]+|warmth:[^:]+|occupancy:[^:]+|line:[^:]+"
+    r"|vanished|finished|dead|server|library)"
 )
 ENDS_S = 90.0
 
