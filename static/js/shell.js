@@ -58,6 +58,7 @@ export function installShell({ sheet, sources = [], finds = gettext("Find a conv
     if (event.key === "Escape" && document.querySelector(".menu:popover-open")) return;
     pressed(event);
   });
+  document.addEventListener("close", caretBack, true);
   document.addEventListener("click", (event) => {
     const { command } = event.target.closest?.("[data-command]")?.dataset ?? {};
     if (!command) return;
@@ -65,4 +66,12 @@ export function installShell({ sheet, sources = [], finds = gettext("Find a conv
     menu?.hidePopover();
     commands.run(command);
   });
+}
+
+/** A dialog that closes gives back the focus, but Chromium may leave the caret behind in it: what is typed next would be
+    lost, in a box that has the focus. */
+function caretBack() {
+  const field = document.activeElement;
+  if (field?.selectionStart == null) return; // no box, or one without a caret
+  field.setSelectionRange(field.selectionStart, field.selectionEnd, field.selectionDirection);
 }
