@@ -64,29 +64,44 @@ export class Sidebar extends Sheet {
     this.seen(this.items, this.currentId);
     const groups = this.view ? this.view.groups() : grouped(this.items);
     this.list.show(groups);
-    if (this.view) this.list.end(...this.view.foot());
-    else if (!groups.length && !this.fetching)
+    this.#drawEnd();
+  }
+
+  /** What stands under the last row. Of the list it is made anew only where it says something else: its button may have
+      the focus. */
+  #drawEnd() {
+    const none = this.fetching || this.items.length ? "" : "none";
+    const says = this.view ? "view" : this.broken ? "broken" : this.late ? "late" : none;
+    if (says === this.says && says !== "view") return;
+    this.says = says;
+    if (says === "view") this.list.end(...this.view.foot());
+    else if (says === "broken")
+      this.list.end(h("p", { class: "none" }, gettext("Older chats could not be loaded."), this.#again()));
+    else if (says === "late") this.list.end(skeleton());
+    else if (says === "none")
       this.list.end(h("p", { class: "none", text: gettext("No conversations yet. Write a message to begin one.") }));
-    else if (!this.fetching && !this.broken) this.list.end();
+    else this.list.end();
   }
 
   async #nearEnd() {
     if (this.view) return this.view.more();
     if (this.fetching || this.broken) return;
     const fetching = this.more();
-    if (!fetching) return;
+    if (!fetching) return this.#drawEnd();
     this.fetching = true;
-    const late = setTimeout(() => !this.view && this.list.end(skeleton()), SKELETON_AFTER_MS);
+    // Something else may stand in the list's place by then, and the list again later.
+    const late = setTimeout(() => {
+      this.late = true;
+      this.#drawEnd();
+    }, SKELETON_AFTER_MS);
     try {
       await fetching;
     } catch {
       this.broken = true;
     }
     clearTimeout(late);
-    this.fetching = false;
-    if (this.view) return;
-    if (this.broken) this.list.end(h("p", { class: "none" }, gettext("Older chats could not be loaded."), this.#again()));
-    else this.list.end();
+    this.fetching = this.late = false;
+    this.#drawEnd();
   }
 
   #again() {

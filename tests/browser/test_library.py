@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from tests.browser.conftest import Chat
 from tests.stack import Stack
@@ -21,6 +21,8 @@ Picture = Callable[..., None]
 # More than anybody sees at once, and than one page of the list has.
 MANY = 240
 NEEDLE = "Where the Café du coin keeps its <b>needle</b> & thread."
+TO_THE_LAST = """last => { const list = document.querySelector("#conversations"); list.scrollTop = list.scrollHeight;
+  return list.textContent.includes(last); }"""
 
 
 def seed(product: Stack, slug: str, email: str) -> None:
@@ -70,7 +72,9 @@ def choose(page: Page, title: str, entry: str) -> None:
     page.get_by_role("menuitem", name=entry, exact=True).click()
 
 
-def test_a_reader_finds_names_and_puts_away_chats(context: BrowserContext, product: Stack, picture: Picture) -> None:
+def test_a_reader_finds_names_and_puts_away_chats(
+    context: BrowserContext, product: Stack, picture: Picture, complaints: list[str]
+) -> None:
     chat = Chat(context.new_page(), product)
     admin = chat.team["admin"]
     seed(product, chat.team["slug"], admin["email"])
@@ -81,12 +85,26 @@ def test_a_reader_finds_names_and_puts_away_chats(context: BrowserContext, produ
     # Of many only those in sight are in the document; more come as somebody scrolls.
     expect(rows(page).first).to_be_visible()
     nav = page.locator("#conversations")
-    page.wait_for_function(
-        "last => { const list = document.querySelector('#conversations'); list.scrollTop = list.scrollHeight;"
-        " return list.textContent.includes(last); }",
-        arg=f"Chat number {MANY - 1}",
-    )
+    page.wait_for_function(TO_THE_LAST, arg=f"Chat number {MANY - 1}")
     assert rows(page).count() < 100
+    # What comes to nothing while a search stands in the list's place is said once the list is back.
+    held: list[Route] = []
+    other.route("**/conversations?cursor=*", lambda route: held.append(route))
+    older = other.locator("#conversations")
+    older.evaluate("list => { list.scrollTop = list.scrollHeight; }")
+    expect(older.get_by_role("status", name="Loading")).to_be_visible()
+    other.locator("#search-text").fill("needle")
+    expect(rows(other).first.locator(".snippet mark").first).to_be_visible()
+    with other.expect_event("console"):
+        held[0].fulfill(status=503)
+    other.locator("#search-text").press("Escape")
+    expect(older).to_contain_text("Older chats could not be loaded.")
+    other.unroute("**/conversations?cursor=*")
+    complaints.clear()
+    older.get_by_role("button", name="Try again").click()
+    expect(older).not_to_contain_text("could not be loaded")
+    other.wait_for_function(TO_THE_LAST, arg=f"Chat number {MANY - 1}")
+    older.evaluate("list => { list.scrollTop = 0; }")
     nav.evaluate("list => { list.scrollTop = 0; }")
     expect(row(page, "Chat number 0")).to_be_visible()
 
