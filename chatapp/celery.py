@@ -6,6 +6,7 @@ What beat sends begins something of its own.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from celery.signals import before_task_publish, setup_logging, task_postrun, task_prerun, worker_init
+from celery.signals import before_task_publish, setup_logging, task_postrun, task_prerun, worker_init, worker_ready
 
 from chatapp import ticks
 from chatapp.audit.source import set_source, source
@@ -43,6 +44,14 @@ def _log_as_all_do(**more: Any) -> None:
 @worker_init.connect
 def _begin(**more: Any) -> None:
     tracing.begin("celery")
+
+
+@worker_ready.connect
+def _settle(**more: Any) -> None:
+    """What has been imported stays for good. Python looks for garbage that refers to itself once there is a quarter as
+    much as there is of all: without this, some tens of megabytes of what tasks have left behind."""
+    gc.collect()
+    gc.freeze()
 
 
 @before_task_publish.connect

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -344,3 +346,27 @@ def test_a_loop_that_is_held_up_is_seen(scraper: Scraper, monkeypatch: pytest.Mo
         "octavo_event_loop_lag_seconds_bucket{le=0.25}"
     )
     assert late >= 1
+
+
+async def test_what_ended_sockets_leave_behind_is_freed_before_much_of_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Left:
+        """Refers to itself, as a socket does to what refers to it."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    monkeypatch.setattr(sockets, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(sockets, "COLLECT_EVERY_S", 0.05)
+    gc.disable()
+    watching = asyncio.create_task(sockets.watch())
+    try:
+        left = weakref.ref(Left())
+        assert left() is not None
+        async with asyncio.timeout(5):
+            while left() is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
+        watching.cancel()
