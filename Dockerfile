@@ -42,10 +42,11 @@ RUN npm ci --ignore-scripts --no-audit --no-fund
 # Everything that is made once for all: browser libraries, catalogues, collected files with their compressed forms.
 FROM web-packages AS pages
 RUN pip install --no-cache-dir babel -c /tmp/constraints.txt
-COPY manage.py ./
+COPY manage.py package.json package-lock.json ./
 COPY ops/ ops/
 COPY engine/ engine/
 COPY chatapp/ chatapp/
+COPY docs/ docs/
 COPY templates/ templates/
 COPY locale/ locale/
 COPY static/ static/
@@ -56,12 +57,16 @@ RUN python ops/vendor.py \
        python manage.py collectstatic --noinput --verbosity 0
 
 FROM base AS web
+# pg_dump and pg_restore, of the server's version (docker-compose.yml), for `manage.py backup` and `restore`.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends postgresql-client-15 && rm -rf /var/lib/apt/lists/*
 ENV DJANGO_SETTINGS_MODULE=chatapp.settings.production
 COPY --from=web-packages /opt/venv/ /opt/venv/
 COPY manage.py LICENSE ./
 COPY ops/ ops/
 COPY engine/ engine/
 COPY chatapp/ chatapp/
+COPY docs/ docs/
 COPY templates/ templates/
 COPY static/ static/
 COPY --from=pages /app/locale/ locale/

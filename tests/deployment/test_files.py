@@ -110,6 +110,14 @@ def test_the_images_start_what_compose_does(services: dict[str, Any]) -> None:
     assert commands == [services["web"]["command"], services["engine"]["command"], services["engine-gpu"]["command"]]
 
 
+def test_backups_are_made_by_programs_of_the_servers_version(services: dict[str, Any]) -> None:
+    client = re.search(r"postgresql-client-(\d+)", (ROOT / "Dockerfile").read_text())
+    server = re.match(r"postgres:(\d+)", services["postgres"]["image"])
+    assert client
+    assert server
+    assert int(client[1]) >= int(server[1])
+
+
 def test_redis_is_as_careful_as_the_embedded_one() -> None:
     lines = (ROOT / "deploy" / "redis" / "octavo.conf").read_text().splitlines()
     found = dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
