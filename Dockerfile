@@ -29,10 +29,13 @@ WORKDIR /app
 
 FROM base AS web-packages
 COPY requirements/ requirements/
-# Constraints name versions; hashes in the same file would be asked of the list as well.
+COPY ops/ ops/
+# Every file by its hash: what the list leads to, in the versions of the lock, and then the lock's part for it (ops/hashed.py).
 RUN python -m venv /opt/venv \
     && sed -E 's/[[:space:]]*\\$//; /^[[:space:]]*--hash/d' requirements/lock.txt > /tmp/constraints.txt \
-    && pip install --no-cache-dir --no-compile -r requirements/web.txt -c /tmp/constraints.txt
+    && pip install --no-cache-dir --quiet --dry-run --report /tmp/report.json -r requirements/web.txt -c /tmp/constraints.txt \
+    && python -m ops.hashed /tmp/report.json > /tmp/hashed.txt \
+    && pip install --no-cache-dir --no-compile --no-deps --require-hashes -r /tmp/hashed.txt
 
 FROM ${NODE_IMAGE} AS browser-libraries
 WORKDIR /app
@@ -41,7 +44,9 @@ RUN npm ci --ignore-scripts --no-audit --no-fund
 
 # Everything that is made once for all: browser libraries, catalogues, collected files with their compressed forms.
 FROM web-packages AS pages
-RUN pip install --no-cache-dir babel -c /tmp/constraints.txt
+RUN pip install --no-cache-dir --quiet --dry-run --report /tmp/babel.json babel -c /tmp/constraints.txt \
+    && python -m ops.hashed /tmp/babel.json > /tmp/babel.txt \
+    && pip install --no-cache-dir --no-deps --require-hashes -r /tmp/babel.txt
 COPY manage.py package.json package-lock.json ./
 COPY ops/ ops/
 COPY engine/ engine/
@@ -90,10 +95,13 @@ RUN OCTAVO_KERNEL_CACHE=/app/built python -m kernels.cpu.build --every-cpu
 FROM base AS engine-packages
 ARG TORCH_INDEX=
 COPY requirements/ requirements/
+COPY ops/ ops/
 RUN python -m venv /opt/venv \
-    && sed -E 's/[[:space:]]*\\$//; /^[[:space:]]*--hash/d' requirements/lock.txt > /tmp/constraints.txt \
     && pip install --no-cache-dir --no-compile --index-url "${TORCH_INDEX}" -r requirements/torch.txt \
-    && pip install --no-cache-dir --no-compile -r requirements/engine.txt -c /tmp/constraints.txt
+    && sed -E 's/[[:space:]]*\\$//; /^[[:space:]]*--hash/d' requirements/lock.txt > /tmp/constraints.txt \
+    && pip install --no-cache-dir --quiet --dry-run --report /tmp/report.json -r requirements/engine.txt -c /tmp/constraints.txt \
+    && python -m ops.hashed /tmp/report.json > /tmp/hashed.txt \
+    && pip install --no-cache-dir --no-compile --no-deps --require-hashes -r /tmp/hashed.txt
 
 FROM base AS engine
 ENV HF_HUB_OFFLINE=1 \
@@ -114,9 +122,13 @@ CMD ["python", "-m", "engine.worker"]
 
 FROM base AS engine-gpu-packages
 COPY requirements/ requirements/
+COPY ops/ ops/
 RUN python -m venv /opt/venv \
-    && sed -E 's/[[:space:]]*\\$//; /^[[:space:]]*--hash/d; /^triton==/d' requirements/lock.txt > /tmp/constraints.txt \
-    && pip install --no-cache-dir --no-compile -r requirements/engine.txt -c /tmp/constraints.txt
+    && pip install --no-cache-dir --no-compile -r requirements/torch.txt \
+    && sed -E 's/[[:space:]]*\\$//; /^[[:space:]]*--hash/d' requirements/lock.txt > /tmp/constraints.txt \
+    && pip install --no-cache-dir --quiet --dry-run --report /tmp/report.json -r requirements/engine.txt -c /tmp/constraints.txt \
+    && python -m ops.hashed /tmp/report.json > /tmp/hashed.txt \
+    && pip install --no-cache-dir --no-compile --no-deps --require-hashes -r /tmp/hashed.txt
 
 FROM base AS engine-gpu
 # Triton builds a small launcher for each kernel when it is first used, with a C compiler.
