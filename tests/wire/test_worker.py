@@ -617,7 +617,8 @@ async def test_nothing_is_left_in_redis_once_all_is_recorded(wire: Wire, serve: 
     await asyncio.sleep(1.3)
     kept = {key for key in wire.key_names() if ":wake:" not in key}
     history = {protocol.occupancy_key(served.worker.id), protocol.line_key(served.worker.id)}
-    assert kept - history == {protocol.FINISHED, protocol.control_key(MODEL), protocol.service_key(MODEL)}
+    stays = {protocol.FINISHED, protocol.SERVER, protocol.control_key(MODEL), protocol.service_key(MODEL)}
+    assert kept - history == stays
     assert all(3500 < wire.redis.ttl(key) <= 3600 for key in history & kept), "it goes by itself"
 
 
