@@ -1,7 +1,7 @@
 """What must hold afterwards. Every fault is a sentence that names the answer, the row or the key.
 
-`Verdict` of an answer: whole (byte for byte the undisturbed one), interrupted (Redis was restarted, and the answer says
-so; what was said is a beginning of the undisturbed one), or a fault. What a stream was told before its connection broke
+`Verdict` of an answer: whole (byte for byte the undisturbed one), interrupted (its worker and Redis both died, and it
+says so; what was said is a beginning of the undisturbed one), or a fault. What a stream was told before its connection broke
 is held to the same.
 """
 
@@ -23,7 +23,7 @@ from tests.stack import wait_for
 
 WHOLE, INTERRUPTED = "whole", "interrupted"
 LOST, REPEATED, REWRITTEN, UNANSWERED = "lost", "repeated", "rewritten", "unanswered"
-# An answer may end so after Redis was restarted, and then only.
+# An answer may end so where Redis was restarted and its worker died, and there only.
 OF_REDIS = ("redis_restarted", "request_lost", "redis_lost_it", "log_lost", "interrupted")
 # What may stay in Redis for good: a handful of keys each, whatever was asked.
 STAYS = re.compile(
@@ -60,8 +60,12 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
 
-def _restarted(seen: Seen, done: Iterable[Done]) -> bool:
-    return any(one.event.program == "redis" and seen.asked_at <= one.at <= seen.ended_at for one in done)
+def _may_be_interrupted(seen: Seen, done: Iterable[Done]) -> bool:
+    """Whether Redis was restarted while it ran, and a worker hit: either alone interrupts nothing."""
+    during = [one for one in done if one.at <= seen.ended_at and max(one.at, one.until) >= seen.asked_at]
+    return any(one.event.program == "redis" for one in during) and any(
+        one.event.kind.startswith("engine") for one in during
+    )
 
 
 def _disturbed(seen: Seen, until: float, done: Iterable[Done]) -> bool:
@@ -96,7 +100,7 @@ def judge(findings: Findings, seen: Seen, base: Seen, done: list[Done], code: st
             )
         return WHOLE
     code = code or seen.ended.partition(":")[0]
-    if code in OF_REDIS and _restarted(seen, done):
+    if code in OF_REDIS and _may_be_interrupted(seen, done):
         findings.why[code] += 1
         for text, wanted in zip(seen.texts, base.texts, strict=True):
             if not wanted.startswith(text):
@@ -255,7 +259,8 @@ def logs(findings: Findings, product: Product) -> None:
                 continue
             if isinstance(entry, dict) and entry.get("level") in ("error", "critical"):
                 why = str(entry.get("exception") or entry.get("cause") or entry.get("error") or "").strip()
-                said[f"{entry.get('event')}: {why.splitlines()[-1] if why else ''}"[:200]] += 1
+                what = [str(entry.get("event")).partition("\n")[0], why.splitlines()[-1] if why else ""]
+                said[": ".join(filter(None, what))[:160]] += 1
         findings.notes += [f"{program}, {count} times: {what}" for what, count in said.most_common()]
 
 

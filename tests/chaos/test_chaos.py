@@ -92,13 +92,14 @@ def test_an_answer_that_is_not_the_undisturbed_one_is_a_fault() -> None:
     assert judged(odd)[1]
 
 
-def test_an_answer_may_end_interrupted_where_redis_was_restarted_meanwhile_and_nowhere_else() -> None:
+def test_an_answer_may_end_interrupted_where_redis_and_a_worker_were_hit_meanwhile_and_nowhere_else() -> None:
     restart, engine = (Done(Event(program, KILL, 0), at=15.0) for program in ("redis", "engine-0"))
     late = Done(Event("redis", KILL, 0), at=25.0)
     code = "redis_restarted: …"
-    assert judged(an_answer("one", code), restart) == (checks.INTERRUPTED, [])
+    assert judged(an_answer("one", code), restart, engine) == (checks.INTERRUPTED, [])
+    assert judged(an_answer("one", code), restart)[0] == checks.UNANSWERED, "its worker lived, and knew all of it"
     assert judged(an_answer("one", code), engine, late)[0] == checks.UNANSWERED
-    assert judged(an_answer("two", code), restart)[1], "what it had said must be a beginning of it"
+    assert judged(an_answer("two", code), restart, engine)[1], "what it had said must be a beginning of it"
 
 
 def test_a_stream_that_was_cut_must_have_told_a_beginning() -> None:
