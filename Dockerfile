@@ -80,7 +80,7 @@ USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=10s --start-period=60s --retries=3 CMD ["python", "-m", "ops.alive", "web"]
-CMD ["python", "-m", "daphne", "--bind", "0.0.0.0", "--port", "8000", "--no-server-name", "--access-log", "/dev/null", "--ping-interval", "20", "--ping-timeout", "30", "chatapp.asgi:application"]
+CMD ["python", "-m", "chatapp.daphne", "--bind", "0.0.0.0", "--port", "8000", "--no-server-name", "--access-log", "/dev/null", "--ping-interval", "20", "--ping-timeout", "30", "chatapp.asgi:application"]
 
 # --- engine -----------------------------------------------------------------------------------------------------------
 

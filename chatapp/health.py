@@ -1,4 +1,8 @@
-"""/healthz says that this process answers; /readyz that a message sent now would be answered, and if not, why."""
+"""/healthz says that this process answers; /readyz that a message sent now would be answered, and if not, why.
+
+Both are 503 from when the process is told to end: a proxy then sends new connections to another one. Neither waits for
+longer than ANSWER_S for a Redis that is silent.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from chatapp.stopping import begun
 from chatapp.streaming import workers
 from chatapp.streaming.connection import AWAY, sync_redis
 
@@ -16,7 +21,7 @@ from chatapp.streaming.connection import AWAY, sync_redis
 @require_safe
 @never_cache
 def healthz(request: HttpRequest) -> JsonResponse:
-    return JsonResponse({"status": "ok"})
+    return stopping() or JsonResponse({"status": "ok"})
 
 
 @require_safe
@@ -27,6 +32,8 @@ def readyz(request: HttpRequest) -> JsonResponse:
     Of several models the ones without a worker are named ("worker:large"), and the status is "degraded" with 200: a
     proxy must not take everyone's chat away because one model is being loaded.
     """
+    if (going := stopping()) is not None:
+        return going
     missing = []
     if not _database():
         missing.append("database")
@@ -37,11 +44,21 @@ def readyz(request: HttpRequest) -> JsonResponse:
         missing.append("worker")
     degraded = [] if missing or alive is None else [name for name in settings.OCTAVO_MODEL_NAMES if name not in alive]
     status = "unavailable" if missing else "degraded" if degraded else "ok"
-    response = JsonResponse(
-        {"status": status, "missing": [*missing, *(f"worker:{name}" for name in degraded)]},
-        status=503 if missing else 200,
+    return _quietly(
+        JsonResponse(
+            {"status": status, "missing": [*missing, *(f"worker:{name}" for name in degraded)]},
+            status=503 if missing else 200,
+        )
     )
-    # Else Django logs an error whenever somebody asks while we start.
+
+
+def stopping() -> JsonResponse | None:
+    """What is said while this process ends."""
+    return _quietly(JsonResponse({"status": "stopping", "missing": []}, status=503)) if begun.reached else None
+
+
+def _quietly(response: JsonResponse) -> JsonResponse:
+    """Else Django logs an error whenever somebody asks while we start."""
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 

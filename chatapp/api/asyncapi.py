@@ -60,7 +60,9 @@ ORDER = [
         "Connections",
         "The server sends a websocket ping every 20 seconds, which libraries answer by themselves, and drops a"
         " connection that has not answered for 30. Send the frame ping when nothing has come for heartbeat_s, and"
-        " reconnect when no pong comes. At expires_at the server closes with 1001, a minute after session.expiring."
+        " reconnect when no pong comes. At expires_at the server closes with 1001, a minute after session.expiring;"
+        " a server that is being stopped says session.expiring some seconds before, with the time that is left, and"
+        " answers new handshakes with 503: open the next socket at once, and resume there what runs."
         " Answers in conversations go on without a socket; stateless ones are stopped ten seconds after the last"
         " socket that asked for them has gone. A handshake may bring an X-Request-Id, which the site's logs then have"
         " in session_id's place, and a traceparent (W3C Trace Context): where traces are kept, its answers are a part"

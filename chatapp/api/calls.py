@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from chatapp import stopping
 from chatapp.api.answering import Lease, stop_soon
 from chatapp.api.following import events
 from chatapp.api.guard import Watch, guard
 from chatapp.chat.models import Generation
+from chatapp.stopping import Stopping
 from chatapp.tenants.access import Access, BadKey
 from engine import protocol
 
@@ -34,20 +36,29 @@ class Call:
         self._next: asyncio.Task[protocol.AnyEvent] | None = None
         self._lease: Lease | None = None
         self._key_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Meanwhile `event` raises BadKey once the key is revoked, expired, or not for where it is used from."""
+        """Meanwhile `event` raises BadKey once the key is revoked, expired, or not for where it is used from, and
+        Stopping once this process has no more time."""
 
         def end() -> None:
             if not self._key_ended.done():
                 self._key_ended.set_result(None)
 
         watch = Watch(self.access, None, end)
+
+        def stop() -> None:
+            if not self._stopping.done():
+                self._stopping.set_result(None)
+
         guard().add(watch)
+        stay = stopping.over.call(stop)
         try:
             yield
         finally:
+            stay()
             guard().remove(watch)
 
     def hold(self) -> None:
@@ -61,14 +72,16 @@ class Call:
             self._lease.end(stop=False)
 
     async def event(self, timeout_s: float | None = None) -> protocol.AnyEvent | None:
-        """The next event; None when none came in time. Raises BadKey once the key has ended."""
+        """The next event; None when none came in time. Raises BadKey once the key has ended, Stopping."""
         if self._next is None:
             self._next = asyncio.create_task(self._events.__anext__())
-        either: set[asyncio.Future[Any]] = {self._next, self._key_ended}
+        either: set[asyncio.Future[Any]] = {self._next, self._key_ended, self._stopping}
         await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if self._key_ended.done():
             raise BadKey(KEY_ENDED)
         if not self._next.done():
+            if self._stopping.done():
+                raise Stopping
             return None
         event = self._next.result()
         self._next = None

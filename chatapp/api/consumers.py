@@ -19,7 +19,7 @@ import redis.exceptions
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
-from chatapp import scope
+from chatapp import scope, stopping
 from chatapp.api import frames, rate_headers
 from chatapp.api.answering import in_thread
 from chatapp.api.desk import MOST_RESPONSES, Desk
@@ -47,6 +47,8 @@ HEARTBEAT_S = 25.0
 # which daphne ends a socket by itself, without a word.
 LIFETIME_S = 23 * 3600
 EXPIRING_S = 60
+# When the process is told to end: time to open another socket, and to ask there for what runs.
+LEAVING_S = 2.0
 # Frames being worked on at once, those that follow a response or wait in a lane included; a client that sends more has
 # to wait. There is always room for a Stop of all that it follows.
 MOST_TASKS = 4 * MOST_RESPONSES + MOST_WAITING
@@ -85,6 +87,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         self.topics: Subscriptions | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self._leave_seat: Callable[[], object] = lambda: None
+        self._stay = lambda: None  # takes back what happens when the process is told to end
         self._came = NOWHERE
         self._frames = 0
         self._may_send = float(FRAMES_AT_ONCE)
@@ -147,6 +150,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
             )
         )
         self._start(self._expire())
+        self._stay = stopping.begun.call(lambda: self._start(self._leave()))
 
     async def _seated(self) -> Access:
         """Who is asking, with a place for the socket. Raises NotLetIn."""
@@ -162,6 +166,7 @@ class ResponseConsumer(AsyncWebsocketConsumer):
 
     async def disconnect(self, code: int) -> None:
         self._leave_seat()
+        self._stay()
         if self.watch is not None:
             guard().remove(self.watch)
         if self.desk is not None:
@@ -179,6 +184,14 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         await asyncio.sleep(LIFETIME_S - EXPIRING_S)
         self._put(frames.SessionExpiring(expires_at=int(time.time() + EXPIRING_S)))
         await asyncio.sleep(EXPIRING_S)
+        self.outbox.close(frames.CLOSE_GOING_AWAY)
+
+    async def _leave(self) -> None:
+        """Answers that end with this socket get the time that requests get."""
+        self._put(frames.SessionExpiring(expires_at=int(time.time() + LEAVING_S)))
+        await asyncio.sleep(LEAVING_S)
+        while self.desk is not None and self.desk.holds and not stopping.over.reached:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
         self.outbox.close(frames.CLOSE_GOING_AWAY)
 
     async def _send_all(self) -> None:

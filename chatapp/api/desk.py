@@ -72,6 +72,11 @@ class Desk:
         self._starting = 0  # responses that have been asked for and are not followed yet
         self._leases: dict[str, Lease] = {}
 
+    @property
+    def holds(self) -> bool:
+        """Whether there are answers that end when this socket does."""
+        return bool(self._leases)
+
     def close(self) -> None:
         self._following.clear()
         for lease in self._leases.values():

@@ -21,6 +21,7 @@ import redis.exceptions
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
+from chatapp import stopping
 from chatapp.api import frames
 from chatapp.api.answering import in_thread
 from chatapp.api.guard import Watch, guard
@@ -125,6 +126,7 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
         self.task: asyncio.Task[None] | None = None
         self.watch: Watch | None = None
         self.leave_seat: Callable[[], object] = lambda: None
+        self.stay: Callable[[], None] | None = None
         self.changed = asyncio.Event()
         self.looking: dict[str, Callable[[], None]] = {}
         self.stale: set[str] = set()
@@ -158,6 +160,7 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
         self.watch = Watch(access, session.session_key if session is not None else None, self._revoked)
         guard().add(self.watch)
         self.task = asyncio.create_task(self._run(access))
+        self.stay = stopping.leave_at_once(self.close)
 
     async def _run(self, access: Access) -> None:
         try:
@@ -169,6 +172,8 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
 
     async def disconnect(self, code: int) -> None:
         self.leave_seat()
+        if self.stay is not None:
+            self.stay()
         if self.watch is not None:
             guard().remove(self.watch)
         if self.task is not None:

@@ -22,7 +22,7 @@ later, and a whole frame in place of them once it is so far behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -36,6 +36,7 @@ from django.contrib.sessions.models import Session
 from django.db import DatabaseError
 from django.utils import timezone
 
+from chatapp import stopping
 from chatapp.accounts.operators import is_operator
 from chatapp.streaming import fleet, occupancy, workers
 from chatapp.tenants.models import Tenant
@@ -119,6 +120,7 @@ class OccupancyConsumer(AsyncWebsocketConsumer):
         super().__init__(*args, **kwargs)
         self.tasks: list[asyncio.Task[None]] = []
         self.live: asyncio.Task[None] | None = None
+        self.stay: Callable[[], None] | None = None
         self.asked = asyncio.Event()
         self.wanted: Watch | At | None = None
         self.lines: dict[str, bytes | None] = {}  # worker -> how far its line was told; None: not at all yet
@@ -134,8 +136,11 @@ class OccupancyConsumer(AsyncWebsocketConsumer):
         session = self.scope.get("session")
         key = session.session_key if session is not None else None
         self.tasks = [asyncio.create_task(work) for work in (self._list(user.pk, key), self._show(), self._grow())]
+        self.stay = stopping.leave_at_once(self.close)
 
     async def disconnect(self, code: int) -> None:
+        if self.stay is not None:
+            self.stay()
         self._end()
 
     def _end(self) -> None:

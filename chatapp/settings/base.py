@@ -57,6 +57,9 @@ OCTAVO_QUEUE_IN_ALL = whole("OCTAVO_QUEUE_IN_ALL", MAX_IN_ALL)
 OCTAVO_UNSERVED_S = whole("OCTAVO_UNSERVED_S", 120)
 # Websockets of one web process; fewer where it may not have as many files open (chatapp.api.seats).
 OCTAVO_MAX_SOCKETS = whole("OCTAVO_MAX_SOCKETS", 4000)
+# How long a web process that is told to end lets requests under way end (chatapp.daphne). With the three seconds that
+# follow it has to be less than what the supervisor waits.
+OCTAVO_WEB_GRACE_S = whole("OCTAVO_WEB_GRACE_S", 6)
 OCTAVO_ANSWER_TIMEOUT_S = whole("OCTAVO_ANSWER_TIMEOUT_S", 600)
 
 

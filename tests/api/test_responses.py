@@ -61,11 +61,13 @@ def another_server(stack: Stack) -> Iterator[tuple[str, subprocess.Popen[bytes]]
     web = next(
         process
         for process in psutil.Process(stack.process.pid).children(recursive=True)
-        if "daphne" in process.cmdline() and "ops.child" not in process.cmdline()
+        if "chatapp.daphne" in process.cmdline() and "ops.child" not in process.cmdline()
     )
     port = free_port()
     server = subprocess.Popen(
-        [sys.executable, "-m", "daphne", "--port", str(port), "chatapp.asgi:application"], cwd=ROOT, env=web.environ()
+        [sys.executable, "-m", "chatapp.daphne", "--port", str(port), "chatapp.asgi:application"],
+        cwd=ROOT,
+        env=web.environ(),
     )
     url = f"http://127.0.0.1:{port}"
 

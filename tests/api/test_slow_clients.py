@@ -20,9 +20,13 @@ LONG = {"temperature": 0, "max_tokens": 250, "ignore_eos": True}
 def web(stack: Stack) -> psutil.Process:
     """The web server of this stack."""
     for process in psutil.Process(stack.process.pid).children(recursive=True):
-        if "daphne" in process.cmdline() and process.cmdline()[1:2] == ["-m"] and "ops.child" not in process.cmdline():
+        if (
+            "chatapp.daphne" in process.cmdline()
+            and process.cmdline()[1:2] == ["-m"]
+            and "ops.child" not in process.cmdline()
+        ):
             return process
-    raise AssertionError("no daphne runs")
+    raise AssertionError("no web process runs")
 
 
 def narrow(stack: Stack) -> socket.socket:

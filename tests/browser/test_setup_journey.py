@@ -42,7 +42,7 @@ class Site:
         self.log = data / "web.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "daphne", "--port", str(self.port), "chatapp.asgi:application"],
+                [sys.executable, "-m", "chatapp.daphne", "--port", str(self.port), "chatapp.asgi:application"],
                 cwd=ROOT, env=env, stdout=log, stderr=log,
             )  # fmt: skip
         wait_for(self._answers, 60)

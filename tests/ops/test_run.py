@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from websockets.sync.client import connect
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,8 +107,16 @@ def test_it_gets_ready_writes_the_demo_file_and_ctrl_c_leaves_nothing_running(oc
     assert len(demo["tenants"]) >= 4
     for tenant in demo["tenants"]:
         assert set(tenant) == {"slug", "name", "api_key", "admin", "member"}
-    octavo.interrupt()
-    wait_for(lambda: not octavo.left(), 10)
+    key = {"Authorization": f"Bearer {demo['tenants'][0]['api_key']}"}
+    with connect(f"ws://127.0.0.1:{octavo.port}/ws/v1", additional_headers=key) as asking:
+        asking.send(json.dumps({"type": "response.create", "input": "Tell me a long story."}))
+        while json.loads(asking.recv(30))["type"] != "response.output_text.delta":
+            pass
+        octavo.interrupt()
+        wait_for(lambda: not octavo.left(), 10)
+        said = {json.loads(text)["type"] for text in asking}
+        assert "session.expiring" in said
+        assert asking.close_code == 1001
     assert octavo.get("/healthz") == 0
     octavo.start()
     assert json.loads(file.read_text()) == demo, "a second start finds the data again"
