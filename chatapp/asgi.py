@@ -20,6 +20,7 @@ from django.urls import get_resolver, re_path  # noqa: E402
 from chatapp import bodies  # noqa: E402
 from chatapp.api.pace import paced  # noqa: E402
 from chatapp.api.routing import key_sockets, session_sockets  # noqa: E402
+from chatapp.celery import app as celery  # noqa: E402
 from chatapp.dashboard.routing import websocket_urlpatterns as operators_sockets  # noqa: E402
 from chatapp.hygiene import limited  # noqa: E402
 from chatapp.metrics import figures  # noqa: E402
@@ -32,7 +33,12 @@ CLOSE_NOT_FOUND = 4404
 # A collection of the oldest generation walks every object that there is: with the defaults of 700 allocations it came
 # about every second while sockets streamed, and held up all of them for 0.2 s with 300, 1 s with 1,000. What has been
 # imported by now stays for good; the rest is looked at after so many allocations that a step's events are gone by then.
+BROKER_WITHIN = {"socket_timeout": 3.0, "socket_connect_timeout": 3.0}
 COLLECT_AFTER = (10_000, 10, 10)
+
+# Nobody's page waits for a silent broker: what is to be done stands in a row, and is found there.
+celery.conf.update(task_publish_retry=False)
+celery.conf.broker_transport_options = {**celery.conf.broker_transport_options, **BROKER_WITHIN}
 
 tracing.begin("web")
 figures.this_is("web")

@@ -124,6 +124,8 @@ class DrainingCommandLine(CommandLineInterface):
 
 def main() -> None:
     assert reactor is not None
+    # A person or a program waits for what is asked here, and can ask again; nothing else is in a hurry.
+    os.environ.setdefault("OCTAVO_DATABASE_WAIT_S", "5")
     DrainingCommandLine().run(sys.argv[1:])
 
 

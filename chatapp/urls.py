@@ -63,4 +63,5 @@ urlpatterns = [
 
 handler400 = "chatapp.hygiene.bad_request"
 handler404 = "chatapp.languages.not_found"
+handler500 = "chatapp.away.server_error"
 handler429 = "chatapp.accounts.throttle.too_many"

@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
-import redis.exceptions
 import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
@@ -32,6 +31,7 @@ from chatapp.api.seats import seats
 from chatapp.api.subscriptions import Subscriptions
 from chatapp.api.tickets import access_for_ticket
 from chatapp.audit.source import NOWHERE, client_address, set_source, source
+from chatapp.away import away
 from chatapp.errors import Overloaded, Refusal, TooMany
 from chatapp.ids import LONGEST_REQUEST_ID, request_id
 from chatapp.limits.budget import RateLimited
@@ -327,14 +327,14 @@ class ResponseConsumer(AsyncWebsocketConsumer):
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            passing = isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError)
-            if not passing:
-                log.exception("socket.failed")
-            message = "The queue cannot be reached right now." if passing else "Something went wrong on our side."
+            if (gone := away(error)) is not None:
+                self._refuse(gone, event_id, response_id, stream_id)
+                return
+            log.exception("socket.failed")
             self._put(
                 frames.Error(
                     event_id=event_id, response_id=response_id, stream_id=stream_id,
-                    code="unavailable" if passing else "internal", message=message, retryable=True,
+                    code="internal", message="Something went wrong on our side.", retryable=True,
                 )
             )  # fmt: skip
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
 
-import redis.exceptions
 import structlog
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
@@ -21,6 +20,7 @@ from chatapp.api import rate_headers
 from chatapp.api.answering import in_thread
 from chatapp.api.cross_origin import allow, is_preflight, preflight
 from chatapp.api.keys import key_of_request
+from chatapp.away import away
 from chatapp.errors import Refusal, TooMany
 from chatapp.limits.budget import RateLimited
 from chatapp.tenants.access import Access, BadKey, access_for_key
@@ -147,8 +147,8 @@ async def _answered(
         if isinstance(bad, TooMany) and not bad.retryable:
             response["x-should-retry"] = "false"  # OpenAI's clients repeat every 429 otherwise
         return response
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
-        return error(503, "The queue cannot be reached right now. Try again.", code="unavailable", retry_after_s=2)
-    except Exception:
+    except Exception as failure:
+        if (gone := away(failure)) is not None:
+            return error(gone.status, gone.message, code=gone.code, retry_after_s=gone.retry_after_s)
         log.exception("api.failed", path=request.path)
         return error(500, "Something went wrong on our side.", code="internal")

@@ -122,6 +122,7 @@ ACTIONS: dict[str, str] = {
     "site.backups_confirmed": _n("Confirmed that backups are made"),
     "worker.drained": _n("Let a worker take nothing new"),
     "worker.taken_back": _n("Let a worker take requests again"),
+    "dead_letter.dropped": _n("Took a request that crashed engines off the list"),
 }
 
 # What an action's first word stands for, where it is not clear from itself.

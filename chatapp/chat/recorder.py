@@ -192,6 +192,7 @@ class Recorder:
         self.stopping = stopping
         self.consumer = f"{socket.gethostname()}-{os.getpid()}"
         self._takeover_at = 0.0
+        self._left: list[Entry] = []  # handed to us, and not done when the database or Redis went
 
     @unscoped("recorder")
     def run(self) -> None:
@@ -211,14 +212,17 @@ class Recorder:
                 failures += 1
 
     def once(self, block_s: float = 2.0) -> int:
-        """Record what a dead recorder left, now and then, and what is new. Returns how many entries were looked at."""
-        entries: list[Entry] = []
-        if time.monotonic() >= self._takeover_at:
+        """Record what we or a dead recorder left, and what is new. Returns how many entries were looked at."""
+        entries, self._left = self._left, []
+        if not entries and time.monotonic() >= self._takeover_at:
             entries = finished.takeover(self.consumer, TAKEOVER_IDLE_S)
             self._takeover_at = time.monotonic() + TAKEOVER_EVERY_S
-        entries += finished.read(self.consumer, block_s=0.0 if entries else block_s)
+        if not entries:
+            entries = finished.read(self.consumer, block_s=block_s)
+        self._left = list(entries)
         for entry in entries:
             self.handle(entry)
+            self._left.remove(entry)
         return len(entries)
 
     def handle(self, entry: Entry) -> None:

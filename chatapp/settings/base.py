@@ -63,6 +63,10 @@ OCTAVO_WEB_GRACE_S = whole("OCTAVO_WEB_GRACE_S", 6)
 OCTAVO_ANSWER_TIMEOUT_S = whole("OCTAVO_ANSWER_TIMEOUT_S", 600)
 
 
+# How long whoever asks may wait: for SQLite's one writer, and for a PostgreSQL to be reached.
+OCTAVO_DATABASE_WAIT_S = float(os.environ.get("OCTAVO_DATABASE_WAIT_S", "20"))
+
+
 def sqlite(path: Path) -> dict[str, Any]:
     """SQLite as a server's database: WAL lets readers and the writer pass, IMMEDIATE and a wait end lock errors."""
     return {
@@ -71,7 +75,7 @@ def sqlite(path: Path) -> dict[str, Any]:
         "CONN_MAX_AGE": 0,
         "OPTIONS": {
             "transaction_mode": "IMMEDIATE",
-            "timeout": 20,
+            "timeout": OCTAVO_DATABASE_WAIT_S,
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         },
     }
@@ -91,6 +95,10 @@ if _database_url := setting("DATABASE_URL"):
         DATABASES["default"] = sqlite(Path(DATABASES["default"]["NAME"]))
     elif DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql":
         DATABASES["default"]["ENGINE"] = "chatapp.postgresql"  # with row-level security that follows the scope
+        # One that does not answer is away: libpq would wait for it for minutes, and whoever asks with it.
+        _alive = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+        _options = DATABASES["default"].get("OPTIONS", {})
+        DATABASES["default"]["OPTIONS"] = {"connect_timeout": 5, **_alive, **_options}
 
 DEBUG = False
 ALLOWED_HOSTS: list[str] = [host for host in os.environ.get("OCTAVO_HOSTS", "").split(",") if host]

@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
+import redis.exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
 from engine import protocol
+
+CACHE_S = 2.0
 
 
 def database(url: str, number: int) -> str:
@@ -24,7 +30,12 @@ def database(url: str, number: int) -> str:
 def cache(url: str, number: int) -> dict[str, Any]:
     backend = "chatapp.cache.SentinelCache" if protocol.sentinel(url) else "django.core.cache.backends.redis.RedisCache"
     # In a list, since Django splits a text at its commas.
-    return {"BACKEND": backend, "LOCATION": [database(url, number)], "KEY_PREFIX": "octavo"}
+    found: dict[str, Any] = {"BACKEND": backend, "LOCATION": [database(url, number)], "KEY_PREFIX": "octavo"}
+    if not protocol.sentinel(url):
+        # By itself redis-py would wait for a silent server for twenty seconds, and a login with it.
+        wait = {"socket_timeout": CACHE_S, "socket_connect_timeout": CACHE_S}
+        found["OPTIONS"] = {**wait, "retry": Retry(NoBackoff(), 1, (redis.exceptions.ConnectionError,))}
+    return found
 
 
 def celery_broker(url: str, number: int) -> tuple[str, dict[str, Any]]:

@@ -30,9 +30,17 @@ from chatapp.metrics import figures
 from chatapp.settings import redis_urls
 from engine import protocol
 
+# A server that has not answered for so long is away. Whoever waits behind a call hears of it then, and not after
+# several tries of the same; and for REST_S nobody else waits for it again.
+ANSWER_S = 3.0
+REST_S = 2.0
+# For one of the connections below, while a thousand ask at once.
+POOL_S = 5.0
 # RESP2 on purpose: redis-py gives XREAD another shape under RESP3. Its default retries would hold a web request for
 # most of a minute; who reads blocked must hear of a lost connection, to check what the server still has.
-OPTIONS: dict[str, Any] = {"protocol": 2, "health_check_interval": 15}
+OPTIONS: dict[str, Any] = {
+    "protocol": 2, "health_check_interval": 15, "socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S
+}  # fmt: skip
 RETRIES = 3
 CONNECTIONS = 16
 # A blocked read answers after BLOCK_S at the latest; a socket silent for longer than that is dead.
@@ -66,8 +74,57 @@ def _backoff() -> redis.backoff.AbstractBackoff:
     return redis.backoff.ExponentialBackoff(cap=0.5, base=0.05)
 
 
+class _Silence:
+    """That a server did not answer a moment ago. One for all connections of a client."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def heed(self) -> None:
+        if time.monotonic() < self._until:
+            raise redis.exceptions.TimeoutError("Redis did not answer a moment ago.")
+
+    def note(self) -> None:
+        self._until = time.monotonic() + REST_S
+
+    def __deepcopy__(self, memo: Any) -> _Silence:
+        return self  # redis-py copies a client's options for each of its connections
+
+
+class _Retry(redis.retry.Retry):
+    """Tries again where a connection broke, and not where a server is silent."""
+
+    def __init__(self, retries: int, silence: _Silence) -> None:
+        super().__init__(_backoff(), retries, (redis.exceptions.ConnectionError,))
+        self._silence = silence
+
+    def call_with_retry(self, *args: Any, **kwargs: Any) -> Any:
+        self._silence.heed()
+        try:
+            return super().call_with_retry(*args, **kwargs)
+        except redis.exceptions.TimeoutError:
+            self._silence.note()
+            raise
+
+
+class _AsyncRetry(redis.asyncio.retry.Retry):
+    """As `_Retry`."""
+
+    def __init__(self, retries: int, silence: _Silence) -> None:
+        super().__init__(_backoff(), retries, (redis.exceptions.ConnectionError,))
+        self._silence = silence
+
+    async def call_with_retry(self, *args: Any, **kwargs: Any) -> Any:
+        self._silence.heed()
+        try:
+            return await super().call_with_retry(*args, **kwargs)
+        except redis.exceptions.TimeoutError:
+            self._silence.note()
+            raise
+
+
 def _new_client(url: str, retries: int, **options: Any) -> Redis:
-    options["retry"] = redis.retry.Retry(_backoff(), retries)
+    options["retry"] = _Retry(retries, _Silence())
     parts = protocol.sentinel(url)
     if parts is None:
         return redis.Redis.from_url(url, **options)
@@ -78,11 +135,12 @@ def _new_client(url: str, retries: int, **options: Any) -> Redis:
 
 
 def _new_async_client(url: str, retries: int, **options: Any) -> Redis:
-    options["retry"] = redis.asyncio.retry.Retry(_backoff(), retries)
+    options["retry"] = _AsyncRetry(retries, _Silence())
     parts = protocol.sentinel(url)
     if parts is None:
         # A thousand sockets that begin to follow at once share these connections, instead of opening one each.
-        pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS, timeout=20, **options)
+        options.update(max_connections=CONNECTIONS, timeout=POOL_S)
+        pool = redis.asyncio.BlockingConnectionPool.from_url(url, **options)
         return redis.asyncio.Redis.from_pool(pool)
     sentinels, master, db, password = parts
     return redis.asyncio.sentinel.Sentinel(sentinels, sentinel_kwargs=protocol.SENTINEL_WAIT).master_for(

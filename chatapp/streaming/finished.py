@@ -6,10 +6,12 @@ recorder that died. Recording itself, and its exactly-once, is the caller's.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
 import redis.exceptions
+from django.conf import settings
 
 from chatapp.streaming import connection
 from engine import protocol
@@ -44,6 +46,16 @@ def _entries(items: list[Any]) -> list[Entry]:
     return found
 
 
+@cache
+def _client(url: str) -> connection.Redis:
+    return connection.blocking_redis()
+
+
+def _waiting() -> connection.Redis:
+    """The process's client for waiting."""
+    return _client(settings.REDIS_URL)
+
+
 def _with_group(read: Any) -> Any:
     try:
         return read()
@@ -60,8 +72,8 @@ def _with_group(read: Any) -> Any:
 
 
 def read(consumer: str, count: int = 16, block_s: float = 2.0) -> list[Entry]:
-    """New entries for this consumer; waits up to `block_s` (at most 4: the socket's timeout is 5) for the first."""
-    client = connection.sync_redis()
+    """New entries for this consumer; waits up to `block_s` (at most connection.BLOCK_S) for the first."""
+    client = _waiting()
 
     def once() -> Any:
         return client.xreadgroup(

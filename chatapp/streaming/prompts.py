@@ -87,7 +87,8 @@ def count(texts: list[str], *, model: str, within_s: float = COUNT_WITHIN_S) -> 
     pipe.xadd(protocol.control_key(model), hint, maxlen=protocol.CONTROL_LENGTH, approximate=True)
     pipe.execute()
     try:
-        answer = client.blpop([protocol.counted_key(request.id)], timeout=within_s)
+        with connection.hasty_redis(within_s + connection.ANSWER_S) as waiting:
+            answer = waiting.blpop([protocol.counted_key(request.id)], timeout=within_s)
     except redis.exceptions.TimeoutError:
         answer = None
     if answer is None:

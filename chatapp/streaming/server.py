@@ -35,7 +35,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answers() -> bool:
-    """Whether it answers at all, known within seconds: the process's client would try a silent server for long."""
+    """Whether it answers at all, known within seconds, and by a new connection."""
     try:
         with connection.hasty_redis(ANSWERS_WITHIN_S) as client:
             client.ping()

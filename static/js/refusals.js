@@ -49,6 +49,7 @@ const BY_CODE = {
   engine_changed: () => gettext("The engine stopped while it answered."),
   engine_error: () => gettext("The engine failed while it answered."),
   engine_fault: () => gettext("The engine failed while it answered."),
+  poison: () => gettext("This question stopped the engine several times and was given up. Ask it in another way."),
   failed: () => gettext("The engine failed while it answered."),
   refused: () => gettext("The engine refused this message."),
   internal: () => gettext("Something broke on our side. Try again in a moment."),

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import psycopg
 
@@ -32,6 +32,15 @@ def _user() -> str | None:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"
+
+
+def control(url: str, *arguments: str) -> None:
+    """pg_ctl on a server of `running`: "stop" and "start" it for a while."""
+    folder = Path(unquote(urlsplit(url).netloc.rpartition("@")[2].partition(":")[0]))
+    programs = binaries()
+    assert programs is not None
+    command = [str(programs / "pg_ctl"), "-D", str(folder / "data"), "-w", "-l", str(folder / "log"), *arguments]
+    subprocess.run(command, user=_user(), cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 @contextmanager

@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import openai
 import psycopg
 import pytest
+from octavo_client import Octavo, TextDelta
 
 from tests.conftest import ROOT
-from tests.postgresql.server import binaries, running
+from tests.postgresql.server import binaries, control, running
 from tests.stack import Stack, started, wait_for
 
 QUICK = (
@@ -79,9 +80,9 @@ def test_the_product_works_on_postgresql(database_url: str) -> None:
     run(database_url, *LONG)
 
 
-@pytest.fixture
-def product(database_url: str, tmp_path: Path, model_path: str) -> Iterator[Stack]:
-    yield from started(tmp_path, model_path, DATABASE_URL=database_url)
+@pytest.fixture(scope="module")
+def product(database_url: str, tmp_path_factory: pytest.TempPathFactory, model_path: str) -> Iterator[Stack]:
+    yield from started(tmp_path_factory.mktemp("product"), model_path, DATABASE_URL=database_url)
 
 
 @pytest.mark.long
@@ -113,3 +114,53 @@ def test_the_running_product_answers_records_and_keeps_teams_apart_on_postgresql
     with psycopg.connect(database_url) as nobody:
         for table in ("chat_generation", "tenants_membership", "tenants_apikey", "prompts_promptversion"):
             assert nobody.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_while_the_database_is_away_answers_go_on_and_what_needs_it_says_so_and_all_heals(
+    product: Stack, database_url: str
+) -> None:
+    key = {"Authorization": f"Bearer {product.key()}"}
+    body = {"model": "default", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}
+    with (
+        Octavo(product.url, api_key=product.key()) as octavo,
+        httpx.Client(base_url=product.url, headers=key, timeout=30) as http,
+    ):
+        stream = octavo.stream("Tell me a long story.", temperature=0, max_tokens=300, ignore_eos=True)
+        told = iter(event.delta for event in stream if isinstance(event, TextDelta))
+        text = next(told)
+        control(database_url, "stop", "-m", "immediate")
+        away_since = time.monotonic()
+        try:
+            for path, ask in (
+                ("/v1/chat/completions", lambda: http.post("/v1/chat/completions", json=body)),
+                ("/readyz", lambda: http.get("/readyz")),
+                ("/accounts/login/", lambda: http.get("/accounts/login/", cookies={"sessionid": "x" * 32})),
+                ("/api/", lambda: http.get(f"/api/t/{product.demo['tenants'][0]['slug']}/conversations")),
+            ):
+                began = time.monotonic()
+                reply = ask()
+                assert reply.status_code == 503, path
+                assert time.monotonic() - began < 8, f"{path} hung"
+                if path != "/readyz":
+                    assert int(reply.headers["retry-after"]) > 0, path
+            assert http.get("/readyz").json()["missing"] == ["database"]
+            assert octavo.state == "open", "sockets stay"
+            text += "".join(told)
+            assert stream.answer.status == "incomplete"
+            assert text == stream.answer.text
+            assert len(text) > 300
+            time.sleep(max(0.0, 10 - (time.monotonic() - away_since)))
+        finally:
+            control(database_url, "start")
+        wait_for(lambda: http.get("/readyz").status_code == 200)
+        slug = product.demo["tenants"][0]["slug"]
+        path = f"/api/t/{slug}/conversations/{stream.answer.conversation_id}"
+
+        def kept() -> bool:
+            message = http.get(path).json()["messages"][-1]
+            return bool(message["text"] == text)
+
+        wait_for(kept)
+        assert octavo.complete("Say hello.", max_tokens=4).text

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import redis.exceptions
 import structlog
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI, Query, Schema
 from ninja.errors import AuthenticationError, HttpError, ValidationError
@@ -19,6 +21,7 @@ from ninja.security import APIKeyCookie, HttpBearer
 from chatapp import scope
 from chatapp.api.etags import tagged
 from chatapp.api.keys import key_of_request, sends_key
+from chatapp.away import away
 from chatapp.errors import NotFound, Refusal
 from chatapp.tenants.access import Access, NoAccess, access_for_key, access_for_user
 from chatapp.tenants.permissions import Permission
@@ -162,3 +165,13 @@ def _http_error(request: HttpRequest, error: Any) -> HttpResponse:
     # django-ninja hides what its parser says.
     said = error.__cause__ if isinstance(error.__cause__, NoObject) else error
     return _answer(request, error.status_code, "invalid_request", str(said))
+
+
+@api.exception_handler(OperationalError)
+@api.exception_handler(InterfaceError)
+@api.exception_handler(redis.exceptions.ConnectionError)
+@api.exception_handler(redis.exceptions.TimeoutError)
+def _away(request: HttpRequest, error: Any) -> HttpResponse:
+    gone = away(error)
+    assert gone is not None
+    return _refused(request, gone)
