@@ -40,6 +40,8 @@ Position: TypeAlias = tuple[int, int]  # a stream id: attempt, seq + 1
 Item: TypeAlias = tuple[Position, protocol.AnyEvent]
 Found = TypeVar("Found")
 
+BEFORE_TEXT: Position = (1, 1)  # of `started`
+
 UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
 TAIL_LOST = "Redis restarted while this was being answered, and a part of the answer was lost."
 
@@ -240,7 +242,8 @@ class _Reader:
             end = _parse(newest)[0][0] if newest else (0, 0)
             if end >= position:
                 continue
-            if state is not None and newest:
+            # Where only its place in the queue is left it is answered anew, and perhaps in other words.
+            if state is not None and (newest or position > BEFORE_TEXT):
                 event = protocol.Interrupted(code="redis_restarted", message=TAIL_LOST, retryable=True)
                 await connection.call_async(protocol.end(generation_id, event))
             for subscription in known.subscriptions:
