@@ -123,6 +123,7 @@ ERROR_CODES: dict[str, str] = {
     "deadline": "The response took too long, and was ended.",
     "engine_changed": "No engine that runs now can go on with it as it was begun: what was said stays. Ask again.",
     "engine_fault": "The engine failed in the middle: what it had said stays. Ask again.",
+    "poison": "The request stopped the engine several times, and was given up: do not send it again as it is.",
     "engine_error": "The engine failed at the beginning. Ask again.",
     "redis_restarted": "A part of the answer was lost as Redis restarted. Ask again.",
     "redis_lost_it": "The question was lost as Redis restarted. Ask again.",

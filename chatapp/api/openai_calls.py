@@ -22,7 +22,7 @@ from chatapp.api import openai_types as wire
 from chatapp.api.answering import share
 from chatapp.api.calls import Call, cancelled
 from chatapp.api.http import answer, error_body
-from chatapp.api.responses import problem
+from chatapp.api.responses import NEVER_AGAIN, problem
 from chatapp.chat.models import Generation
 from chatapp.errors import Refusal
 from chatapp.streaming.assembly import Assembly
@@ -217,6 +217,8 @@ def refused(event: Any, teller: Teller | None = None, at: int = 0) -> HttpRespon
     response = answer(problem_body(event, teller, at), status_of(event))
     if event.retryable:
         response["Retry-After"] = "2"
+    if event.code in NEVER_AGAIN:
+        response["x-should-retry"] = "false"  # OpenAI's clients repeat every 503 otherwise
     if isinstance(event, protocol.Cancelled):
         # OpenAI's clients repeat a 409 by themselves: what somebody has stopped would start again.
         response["x-should-retry"] = "false"

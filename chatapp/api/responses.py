@@ -17,6 +17,8 @@ from chatapp.api.outbox import Outbox
 from engine import protocol
 
 RETRYABLE = frozenset({"timeout", "interrupted", "failed"})
+# What would end the same way again.
+NEVER_AGAIN = frozenset({"poison"})
 
 _DEFAULT_MESSAGES = {
     "refused": "The engine refused this request.",
@@ -38,7 +40,7 @@ def problem(event: protocol.AnyTerminal) -> frames.ResponseError | None:
         code=code,
         message=event.message or _DEFAULT_MESSAGES[kind],
         param=event.param,
-        retryable=event.retryable or kind in RETRYABLE,
+        retryable=(event.retryable or kind in RETRYABLE) and code not in NEVER_AGAIN,
     )
 
 

@@ -21,7 +21,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from chatapp.accounts.models import User
 from chatapp.accounts.operators import is_operator
 from chatapp.errors import Conflict, NotFound, Refusal
-from chatapp.operators import draining, overview
+from chatapp.operators import dead, draining, overview
 
 SURE = "sure"
 
@@ -77,10 +77,33 @@ def take_again(request: HttpRequest, worker: str) -> HttpResponse:
     return redirect("admin:index")
 
 
-def _refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
+@require_safe
+@never_cache
+def dead_letters(request: HttpRequest) -> HttpResponse:
+    _operator(request)
+    try:
+        letters = dead.letters()
+    except Refusal as refusal:
+        return _refused(request, refusal)
+    context = {**admin.site.each_context(request), "title": "Dead letters", "letters": letters}
+    return TemplateResponse(request, "operators/dead.html", context)
+
+
+@require_POST
+@never_cache
+def drop(request: HttpRequest, entry: str) -> HttpResponse:
+    try:
+        dead.drop(by=_operator(request), entry=entry)
+    except Refusal as refusal:
+        return _refused(request, refusal, "dead-letters")
+    messages.success(request, "It is off the list. Whoever asked may ask again.")
+    return redirect("dead-letters")
+
+
+def _refused(request: HttpRequest, refusal: Refusal, behind: str = "admin:index") -> HttpResponse:
     """The page behind it shows how things are now; a worker that has just gone is no error of the operator's."""
     messages.error(request, refusal.message)
-    return redirect("admin:index")
+    return redirect(behind if refusal.status != 503 else "admin:index")
 
 
 def _ask(request: HttpRequest, worker: str) -> HttpResponse:

@@ -17,11 +17,11 @@ from django.db import connection as database
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from chatapp.streaming import fleet, server
+from chatapp.streaming import dead, fleet, server
 from chatapp.streaming.connection import AWAY
 
-# Prometheus gives up after ten seconds. A client gives up a Redis that takes connections and says nothing after twenty:
-# the web would seem to be down, and nobody would be told of Redis.
+# Prometheus gives up after ten seconds. What is asked of a Redis that takes connections and says nothing adds up: the
+# web would seem to be down, and nobody would be told of Redis.
 ANSWERS_WITHIN_S = 4.0
 _asking = ThreadPoolExecutor(2, "metrics")
 STATES = ("healthy", "unhealthy", "draining", "silent")
@@ -118,6 +118,7 @@ def _recorder() -> Iterator[Metric]:
     yield gauge("recorder_backlog", "Ended generations that are not recorded yet.", seen.waiting)
     yield gauge("recorder_oldest_seconds", "How long ago the oldest of them ended.", seen.oldest_s)
     yield gauge("recorder_aside", "Ended generations that could not be recorded.", seen.aside)
+    yield gauge("dead_letters", "Requests that crashed the engine again and again and were given up.", dead.count())
 
 
 def _celery() -> Iterator[Metric]:

@@ -22,7 +22,7 @@ from chatapp.chat.models import UNFINISHED, Generation, State
 from chatapp.ids import first_id
 from chatapp.limits.selectors import weights as weights_of
 from chatapp.operators.machines import team_names
-from chatapp.streaming import fleet, server
+from chatapp.streaming import dead, fleet, server
 from chatapp.streaming.connection import AWAY
 from chatapp.tenants.models import Tenant
 from chatapp.usage.models import UsageRow, UsageTotal
@@ -49,6 +49,7 @@ MEANINGS = {
     "redis_lost_it": "Redis lost it in a restart",
     "deadline": "It was not done by its deadline",
     "unreadable": "Its log cannot be read",
+    "poison": "It crashed the engine again and again, at last all alone",
 }
 
 
@@ -94,7 +95,7 @@ class SlowLine:
 
 @dataclass(frozen=True)
 class FaultLine:
-    """`kind`: answers, workers, tasks, records or webhooks; `count` of the last day, the newest `ago_s` ago."""
+    """`kind`: dead, answers, workers, tasks, records or webhooks; `count` of the last day, the newest `ago_s` ago."""
 
     kind: str
     code: str
@@ -192,7 +193,7 @@ def fault_lines(*, redis_up: bool = True) -> list[FaultLine]:
     if not redis_up:
         return sorted(found, key=lambda line: line.ago_s)[:MOST_FAULTS]
     with contextlib.suppress(*AWAY):  # that it is down is said elsewhere
-        found += [*_workers(), *_tasks(), *_aside()]
+        found += [*_dead(), *_workers(), *_tasks(), *_aside()]
     return sorted(found, key=lambda line: line.ago_s)[:MOST_FAULTS]
 
 
@@ -211,6 +212,14 @@ def _answers() -> Iterable[FaultLine]:
             query["error_code__exact"] = row["error_code"]
         link = f"{page}?{urlencode(query)}"
         yield FaultLine("answers", code, MEANINGS.get(code, ""), row["n"], _ago(now, row["last"]), link)
+
+
+def _dead() -> Iterable[FaultLine]:
+    """However long ago: each of them would crash an engine again, so somebody has to look."""
+    count = dead.count()
+    if count:
+        says = "Requests that crashed the engine, given up: see what they have in common, then take them off the list"
+        yield FaultLine("dead", "poison", says, count, dead.newest()[0].ago_s, reverse("dead-letters"))
 
 
 def _workers() -> Iterable[FaultLine]:

@@ -193,7 +193,7 @@ const phases = (one) =>
     .map(([name, field]) => `${name} ${span(one[field])}`)
     .join(" · ");
 
-const FAULTS = { answers: "Answers", workers: "Worker", tasks: "Background task", records: "Record", webhooks: "Webhooks" };
+const FAULTS = { dead: "Dead letters", answers: "Answers", workers: "Worker", tasks: "Background task", records: "Record", webhooks: "Webhooks" };
 
 export function drawFaults({ faults }) {
   if (!faults.length) return [quiet("Nothing went wrong: no answer failed, no worker vanished, no task broke.")];

@@ -149,6 +149,7 @@ def test_what_cannot_be_recorded_is_counted_as_such(
     assert scraper.grown("octavo_record_failures_total") == scraper.grown("octavo_recorder_set_aside_total") == 1
     assert scraper.grown(f"octavo_recorded_total{{model_name={settings.OCTAVO_MODEL_NAME},status=finished}}") == 0
     assert scraper.read()["octavo_recorder_aside"] == 1
+    assert scraper.read()["octavo_dead_letters"] == 0
 
 
 def test_tasks_are_counted_by_name_and_end(scraper: Scraper, monkeypatch: pytest.MonkeyPatch) -> None:
