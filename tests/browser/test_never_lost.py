@@ -11,6 +11,7 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect
 
+from tests.api.test_slow_clients import web
 from tests.browser.conftest import DEADLINE_MS, Chat
 from tests.stack import Stack, wait_for
 
@@ -115,6 +116,27 @@ def test_a_laptop_that_slept_through_an_answer_shows_all_of_it(chat: Chat, compl
     assert text == chat.stored()["text"]
     expect(page.locator("#banner")).to_be_hidden()
     complaints.clear()
+
+
+def test_a_web_process_that_dies_in_the_middle_of_an_answer_is_not_noticed_in_its_text(
+    chat: Chat, complaints: list[str]
+) -> None:
+    """The supervisor starts another one; the page that was open finds it, and is not loaded again."""
+    page = chat.log_in().page
+    chat.ask(LONG)
+    before = chat.wait_for_text()
+    page.evaluate("() => { window.stillTheSame = true; }")
+    victim = web(chat.product)
+    victim.kill()
+    text = chat.wait_for_end()
+    assert text.startswith(before)
+    assert text == chat.stored()["text"]
+    assert chat.status() in ("completed", "incomplete")
+    assert page.evaluate("() => window.stillTheSame === true")
+    expect(page.locator("#banner")).to_be_hidden()
+    expect(page.locator("#conversations .dot")).to_have_count(0)
+    assert web(chat.product).pid != victim.pid
+    complaints.clear()  # Chromium reports each connection that failed
 
 
 def test_an_engine_that_dies_is_said_and_the_answer_can_be_asked_again(chat: Chat) -> None:
