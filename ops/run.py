@@ -32,6 +32,8 @@ from ops.child import die_with_parent
 from ops.messages import compile_catalogues
 from ops.setup import CACHE, MODEL_DIR, ROOT, SetupError, convert
 
+# The supervisor ends its programs one after the other, each within its stopwaitsecs.
+STOP_S = 70.0
 READY_TIMEOUT_S = 300.0
 REDIS_WAIT_S = 10.0
 DEMO_SETTINGS = "chatapp.settings.local"
@@ -342,7 +344,7 @@ def stop(supervisor: subprocess.Popen[bytes]) -> None:
     if supervisor.poll() is None:
         supervisor.terminate()
         try:
-            supervisor.wait(40)
+            supervisor.wait(STOP_S)
         except subprocess.TimeoutExpired:
             supervisor.kill()  # its programs end with it: ops.child
             supervisor.wait()

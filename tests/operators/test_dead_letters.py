@@ -27,7 +27,7 @@ from tests.tenants.people import log_in
 pytestmark = pytest.mark.django_db
 
 QUESTION = "What is the secret of the vault?"
-POISON = protocol.Failed(seq=1, code="poison", message="It took workers along.", retryable=False)
+POISON = protocol.Failed(seq=0, code="poison", message="It took workers along.", retryable=False)
 
 
 @pytest.fixture(autouse=True)
