@@ -1,8 +1,8 @@
 """What must hold afterwards. Every fault is a sentence that names the answer, the row or the key.
 
 `Verdict` of an answer: whole (byte for byte the undisturbed one), interrupted (its worker and Redis both died, and it
-says so; what was said is a beginning of the undisturbed one), or a fault. What a stream was told before its connection broke
-is held to the same.
+says so; what was said is a beginning of the undisturbed one), or a fault. What a stream was told before its connection
+broke is held to the same.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LOST, REPEATED, REWRITTEN, UNANSWERED = "lost", "repeated", "rewritten", "unansw
 OF_REDIS = ("redis_restarted", "request_lost", "redis_lost_it", "log_lost", "interrupted")
 # What may stay in Redis for good: a handful of keys each, whatever was asked.
 STAYS = re.compile(
-    r"octavo:(?:service:[^:]+|control:[^:]+|rooms:[^:]+|workers|worker:[^:]+|warmth:[^:]+|occupancy:[^:]+|line:[^:]+"
-    r"|vanished|finished|dead|server|library)"
+    r"octavo:(?:service:[^:]+|control:[^:]+|workers|worker:[^:]+|occupancy:[^:]+|line:[^:]+"
+    r"|vanished|finished|dead|server|library|rooms:[^:]+|warmth:[^:]+)"
 )
 ENDS_S = 90.0
 
