@@ -38,9 +38,9 @@ def wait_for(what: Callable[[], Any], timeout_s: float = 30.0, every_s: float = 
 
 
 class Stack:
-    """A running product. `demo` is its demo.json; `redis` a client of its Redis."""
+    """A running product. `demo` is its demo.json; `redis` a client of its Redis; `root`: whose code, if not this."""
 
-    def __init__(self, data: Path, model: str, **env: str) -> None:
+    def __init__(self, data: Path, model: str, root: Path = ROOT, **env: str) -> None:
         self.data = data
         self.model = model
         self.port = free_port()
@@ -52,7 +52,7 @@ class Stack:
         self._said = (data / "said").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ops.run"],
-            cwd=ROOT,
+            cwd=root,
             env={**clean, "PORT": str(self.port), "OCTAVO_DATA": str(data), "OCTAVO_MODEL": model, **env},
             stdin=subprocess.DEVNULL,
             stdout=self._said,

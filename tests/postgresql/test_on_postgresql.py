@@ -45,6 +45,7 @@ LONG = (
     "tests/webhooks/test_delivering.py",
     "tests/batches/test_running.py",
     "tests/files/test_openai_files.py",
+    "tests/backups/test_taking.py",
 )
 
 
