@@ -40,7 +40,10 @@ LONGEST_WARM_UP_S = 600.0
 IDLE_S = 90.0
 MB = 1024 * 1024
 # Of these there is one for each model or process, each within a length of its own, whatever is asked of the product.
-ONE_EACH = {"occupancy", "line", "control", "service", "finished", "workers", "worker", "vanished"}
+ONE_EACH = {
+    "occupancy", "line", "control", "service", "finished", "workers", "worker", "vanished", "rooms", "warmth", "server",
+    "library", "dead",
+}  # fmt: skip
 
 
 @dataclass
