@@ -36,7 +36,7 @@ def dying_after(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # In the order in which a recorder comes by. `settle` and what follows it are inside of the transaction.
 POINTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "before it reads": lambda patch: patch.setattr(finished, "read", die),
+    "before it reads": lambda patch: patch.setattr(finished, "takeover", die),
     "with an entry in its hands": lambda patch: patch.setattr(recorder, "record", die),
     "in the transaction, before usage": lambda patch: patch.setattr(recorder, "record_usage", die),
     "in the transaction, before the reservation": lambda patch: patch.setattr(recorder.budget, "settle", die),
