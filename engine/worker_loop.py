@@ -32,7 +32,7 @@ from engine.fairness import OUTPUT_COST, PROMPT_COST
 from engine.measures import Measures
 from engine.occupancy import Occupancy, Pace
 from engine.outbox import Said
-from engine.outputs import RequestRefused, StepOutput
+from engine.outputs import RequestRefused, StepError, StepOutput
 from engine.parts import PartWriter
 from engine.protocol import (
     AnyTerminal,
@@ -465,12 +465,16 @@ class Worker:
         self._step_s += (took - self._step_s) / min(max(1, self._engine.steps), STEPS)
 
     def _fail_all(self, error: Exception) -> None:
-        """A step failed: say so to everyone, now, and let the supervisor start a new process."""
+        """A step failed: say so to everyone whom it was for, now, leave the others to the next worker, and let the
+        supervisor start a new process. Of a fault in the engine's own bookkeeping nobody knows whom it was for."""
         log.error("engine.step_failed", worker=self.id, error=str(error), exc_info=error)
         self._healthy = False
         self.bus.stop_taking()
+        hit = set(error.request_ids) if isinstance(error, StepError) else {r.engine_id for r in self._runs.values()}
         for run in list(self._runs.values()):
-            self._end(run, protocol.Failed(code="engine_fault", message=FAULT, retryable=True))
+            if run.engine_id in hit:
+                self._end(run, protocol.Failed(code="engine_fault", message=FAULT, retryable=True))
+        self._leave_all()
         raise Stop(1) from error
 
     def _report(self, output: StepOutput) -> None:

@@ -397,6 +397,24 @@ async def test_a_failing_step_ends_every_stream_with_an_error_within_a_second(wi
     assert all(isinstance(events[-1], Finished) for events in answers)
 
 
+async def test_what_a_failing_step_was_not_for_goes_on_in_the_next_worker(wire: Wire, serve: Serve) -> None:
+    """In a pool too small for all four, some wait, preempted, as the step fails."""
+    served = serve(runner=faulty, max_num_seqs=4, num_blocks=7)
+    requests = [a_question(f"t{n}", tokens=60) for n in range(4)]
+    for request in requests:
+        submit.enqueue(request)
+    assert await asyncio.to_thread(served.join) == 1
+    left = [request for request in requests if wire.state(request.id) == "running"]
+    assert 0 < len(left) < 4
+    assert all(wire.state(request.id) == "failed" for request in requests if request not in left)
+    serve()
+    for request in left:
+        events = await asyncio.wait_for(answer_of(request.id), 20)
+        assert isinstance(events[-1], Finished)
+        assert len(tokens_of(events)) == 60
+        assert_contiguous(wire, request.id)
+
+
 class LostTail:
     """What a server knew of a generation at one moment, and knows again after it lost what came later."""
 
