@@ -43,6 +43,9 @@ log = structlog.get_logger(__name__)
 BLOCK_S = 5.0
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 HEARING_S = 2.0
+HUNG_S = 60.0
+"""An engine that has work and makes no step for so long will not make one: others took its work over long ago, and
+where there are none only a new process helps."""
 ANSWER_TTL_S = 10  # of a count's answer that nobody fetches
 
 # What passes by itself: no server, one that has just become a replica, one without memory until something ends.
@@ -170,6 +173,7 @@ class Bus:
         self._taking = True
         self._drained = False
         self._beat_at = 0.0
+        self._stepped = (-1, 0.0)  # the engine's last step that we know of, and since when
         self._look_at = math.inf  # when what is kept for others is anybody's
         self._stop_at: float | None = None
         self.round_trips = 0
@@ -455,8 +459,10 @@ class Bus:
         self._listener.taken(taken)
 
     def _heartbeat(self, client: redis.Redis) -> None:
+        details = self._details()
+        self._look_for_steps(details.steps)
         pipe = client.pipeline(transaction=False)
-        pipe.fcall(*protocol.heartbeat(self._worker, self._details()))
+        pipe.fcall(*protocol.heartbeat(self._worker, details))
         pipe.fcall(*protocol.orphans(self._worker, self._model))
         pipe.fcall(*protocol.watched(self._model))
         pipe.hexists(protocol.worker_key(self._worker), protocol.DRAIN)
@@ -479,6 +485,13 @@ class Bus:
             self._listener.drained(self._drained)  # which says so with a heartbeat of its own
         if self._takes:
             self._adopt(client, [generation_id.decode() for generation_id in orphans])
+
+    def _look_for_steps(self, steps: int) -> None:
+        now = time.monotonic()
+        if steps != self._stepped[0] or not self._outbox.active:
+            self._stepped = steps, now
+        elif now - self._stepped[1] > HUNG_S:
+            self._listener.hung(now - self._stepped[1])
 
     def _compare(self, client: redis.Redis, held: dict[str, str]) -> None:
         unknown = self._outbox.compare(held)

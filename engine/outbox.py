@@ -59,6 +59,9 @@ class Listener(Protocol):
     def broken(self, error: Exception) -> None:
         """The bus has failed for good."""
 
+    def hung(self, for_s: float) -> None:
+        """The engine has work and has made no step for so long."""
+
 
 class Generation:
     """What we have said of one generation. `events[i]` has the seq `base + i`; those before `logged` are in the log."""

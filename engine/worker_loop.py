@@ -61,6 +61,7 @@ only when the wait is over: SIGTERM went unheard for a minute that way."""
 DEADLINES_EVERY_S = 0.25
 WHOLE_AGAIN_S = 2.0  # where frames were lost on their way
 STEPS = 32  # of whose time the mean is told, about
+LAST_WORD_S = 0.5
 FLUSH_S = 5.0  # to hand out the last events when the process ends
 ENDS = ("stop", "length", "tool_calls")
 """Why a choice may have ended by itself."""
@@ -158,6 +159,12 @@ class Worker:
 
     def broken(self, error: Exception) -> None:
         self._inbox.put(("broken", error))
+
+    def hung(self, for_s: float) -> None:
+        """The loop cannot be told, so the process ends as it is, and the supervisor starts a new one."""
+        log.error("engine.hung", worker=self.id, for_s=round(for_s), running=len(self._runs))
+        time.sleep(LAST_WORD_S)  # lines of the log are written in a thread of their own
+        os._exit(1)
 
     def stop(self) -> None:
         """End in order; a second time: at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -103,6 +104,21 @@ async def test_a_frozen_worker_that_wakes_up_is_fenced_off(wire: Wire, process: 
         status, said = one_process.end()
         assert status == 0, said
     assert all(wire.finished().count((request.id, "finished")) == 1 for request in requests)
+
+
+@pytest.mark.long
+async def test_a_worker_that_hangs_ends_itself_and_its_answer_goes_on_in_the_next(wire: Wire, process: Start) -> None:
+    hanging = await process(command=[sys.executable, "-m", "tests.wire.hanging_worker"]).ready()
+    (request,) = ask(300, 1)
+    await first_tokens(request.id)
+    status, said = await asyncio.wait_for(asyncio.to_thread(hanging.end), 30)
+    assert status == 1
+    assert '"event": "engine.hung"' in said
+    await process().ready()
+    events = await asyncio.wait_for(answer_of(request.id), 60)
+    assert isinstance(events[-1], Finished)
+    assert len(tokens_of(events)) == 300
+    assert_contiguous(wire, request.id)
 
 
 @pytest.mark.long
