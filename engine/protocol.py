@@ -700,7 +700,7 @@ def parse_wait_s(reply: list[Any] | int | None) -> float | None:
 def claim(worker: str, generation_id: str) -> Call:
     """Take over from a stale owner, or take up what we own without knowing it, to go on where its log ends. Reply:
     parse_claimed."""
-    return _call("claim", worker, generation_id)
+    return _call("claim", worker, generation_id, "goes on")
 
 
 def parse_claimed(reply: list[Any]) -> Taken | str:

@@ -292,9 +292,14 @@ local function hand_over(request, worker, now)
   log(request, -1, cjson.encode({type = 'claimed', seq = -1, worker = worker, attempt = request.attempt}))
 end
 
-local function handed(request, payload, now)
-  return {request.id, request.attempt, payload, request.taken_ms - request.queued_ms, now, request.seq,
-    request.taken_ms, request.first_ms, request.crashes >= ALONE_FROM and 1 or 0}
+-- A worker of older code understands the first six, and nothing else.
+local function handed(request, payload, now, told)
+  local reply = {request.id, request.attempt, payload, request.taken_ms - request.queued_ms, now, request.seq}
+  if told then
+    reply[7], reply[8] = request.taken_ms, request.first_ms
+    reply[9] = request.crashes >= ALONE_FROM and 1 or 0
+  end
+  return reply
 end
 
 -- Which worker suits ----------------------------------------------------------------------------------------------
@@ -509,7 +514,7 @@ local function take(_, args)
   redis.call('HSET', rooms_key(model), worker, room - 1)
   charge(chosen, chosen.estimate)
   if waiting(queue) == 0 then redis.call('ZREM', backlog_key(model), chosen.tenant) end
-  return handed(chosen, read[1][2][1][2][4], now)
+  return handed(chosen, read[1][2][1][2][4], now, args[6])
 end
 
 -- Whether the server has lost what came after the last event that it knows of. Its file is a beginning of all that was
@@ -558,7 +563,7 @@ local function claim(_, args)
     redis.call('XGROUP', 'DELCONSUMER', queue, GROUP, former)
   end
   hand_over(request, worker, now)
-  return {'ok', unpack(handed(request, entry[2][4], now))}
+  return {'ok', unpack(handed(request, entry[2][4], now, args[3]))}
 end
 
 local function is_current(request, worker, attempt)

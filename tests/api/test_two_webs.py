@@ -70,11 +70,11 @@ def test_what_changes_by_one_process_is_told_by_the_other(
     tenant = stack.demo["tenants"][0]
     person = browser()
     cookie = "; ".join(f"{name}={value}" for name, value in person.http.cookies.items())
-    # The origin is the site's own, whichever of its processes a proxy leads to.
+    # As a page of that process would: nothing is in front here that gives both one name.
     at_other = connect(
         f"{other.replace('http', 'ws', 1)}/ws/ui?tenant={tenant['slug']}",
         additional_headers={"Cookie": cookie},
-        origin=stack.url,  # type: ignore[arg-type]
+        origin=other,  # type: ignore[arg-type]
         close_timeout=0.5,
     )
     with at_other as connection, person.open(tenant["slug"]) as here:

@@ -75,7 +75,9 @@ def test_the_web_says_what_all_processes_counted(
         assert found["octavo_celery_task_last_success_timestamp_seconds{task=a}"] == 5
         writers.append(writer(tmp_path, "celery", 5, *hosts[1]))
         found = seen()
-        assert found["octavo_recorded_total{model_name=m,status=finished}"] == 6, "also of one that came again under its name"
+        assert found["octavo_recorded_total{model_name=m,status=finished}"] == 6, (
+            "also of one that came again under its name"
+        )
         assert found["octavo_websocket_connections{socket=ui}"] == 6
     finally:
         for one in writers:
@@ -93,7 +95,10 @@ def test_a_file_that_a_killed_process_left_unfinished_hides_no_others(
     (tmp_path / "gauge_livesum_1.db").write_bytes(b"\x10")
     started = writer(tmp_path, "recorder", 1)
     try:
-        assert samples(generate_latest(views.registry()).decode())["octavo_recorded_total{model_name=m,status=finished}"] == 2
+        assert (
+            samples(generate_latest(views.registry()).decode())["octavo_recorded_total{model_name=m,status=finished}"]
+            == 2
+        )
     finally:
         started.kill()
         started.communicate()
