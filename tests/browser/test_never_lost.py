@@ -150,7 +150,7 @@ def test_an_answer_whose_engine_dies_goes_on_by_itself_once_there_is_one_again(c
     wait_for(lambda: chat.product.workers(), 60)
     wait_for(lambda: len(chat.raw()) > len(before) + 20, 60)
     assert chat.raw().startswith(before)
-    expect(chat.answer.locator(".notice")).to_have_count(0)
+    expect(chat.answer.locator(".notice")).to_be_hidden()
     page.keyboard.press("Escape")
     chat.wait_for_end()
     assert chat.status() == "cancelled"

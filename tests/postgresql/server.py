@@ -65,9 +65,13 @@ def running(programs: Path) -> Iterator[str]:
     data = folder / "data"
     try:
         call("initdb", "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
-        # No fsync: this data does not outlive the tests. Sockets only: no port to collide on.
-        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off -c max_connections=60"
-        call("pg_ctl", "-D", str(data), "-l", str(folder / "log"), "-w", "-o", options, "start")
+        # No fsync: this data does not outlive the tests. Sockets only: no port to collide on. In the server's own file,
+        # so that it is the same when it is started again.
+        with (data / "postgresql.conf").open("a") as settings:
+            settings.write(
+                f"listen_addresses = ''\nunix_socket_directories = '{folder}'\nfsync = off\nmax_connections = 60\n"
+            )
+        call("pg_ctl", "-D", str(data), "-l", str(folder / "log"), "-w", "start")
         try:
             with psycopg.connect(f"postgresql://postgres@/postgres?host={folder}", autocommit=True) as connection:
                 connection.execute(f"CREATE ROLE {ROLE} LOGIN CREATEDB")
