@@ -91,13 +91,14 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -r
 COPY kernels/ kernels/
 RUN OCTAVO_KERNEL_CACHE=/app/built python -m kernels.cpu.build --every-cpu
 
-# The usual build of torch brings CUDA's libraries along, gigabytes that a CPU never loads.
+# The usual build of torch brings CUDA's libraries along, gigabytes that a CPU never loads. TORCH_INDEX: an index that has
+# the build for CPUs alone, as torch's own instructions name one.
 FROM base AS engine-packages
 ARG TORCH_INDEX=
 COPY requirements/ requirements/
 COPY ops/ ops/
 RUN python -m venv /opt/venv \
-    && pip install --no-cache-dir --no-compile --index-url "${TORCH_INDEX}" -r requirements/torch.txt \
+    && pip install --no-cache-dir --no-compile ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} -r requirements/torch.txt \
     && sed -E 's/[[:space:]]*\\$//; /^[[:space:]]*--hash/d' requirements/lock.txt > /tmp/constraints.txt \
     && pip install --no-cache-dir --quiet --dry-run --report /tmp/report.json -r requirements/engine.txt -c /tmp/constraints.txt \
     && python -m ops.hashed /tmp/report.json > /tmp/hashed.txt \
