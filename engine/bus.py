@@ -460,7 +460,7 @@ class Bus:
 
     def _heartbeat(self, client: redis.Redis) -> None:
         details = self._details()
-        self._look_for_steps(details.steps)
+        self._look_for_steps(details)
         pipe = client.pipeline(transaction=False)
         pipe.fcall(*protocol.heartbeat(self._worker, details))
         pipe.fcall(*protocol.orphans(self._worker, self._model))
@@ -486,10 +486,11 @@ class Bus:
         if self._takes:
             self._adopt(client, [generation_id.decode() for generation_id in orphans])
 
-    def _look_for_steps(self, steps: int) -> None:
+    def _look_for_steps(self, details: WorkerDetails) -> None:
         now = time.monotonic()
-        if steps != self._stepped[0] or not self._outbox.active:
-            self._stepped = steps, now
+        # What has ended and cannot be told while Redis is away is no work of the engine's, and would be lost here.
+        if details.steps != self._stepped[0] or not (details.running or details.waiting):
+            self._stepped = details.steps, now
         elif now - self._stepped[1] > HUNG_S:
             self._listener.hung(now - self._stepped[1])
 

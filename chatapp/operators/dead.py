@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import redis.exceptions
 from django.db import transaction
 from django.urls import reverse
 
@@ -17,6 +16,7 @@ from chatapp.ids import parse_id
 from chatapp.operators.health import duration
 from chatapp.operators.machines import team_names
 from chatapp.streaming import dead
+from chatapp.streaming.connection import AWAY
 
 NO_REDIS = "Redis does not answer, so the list cannot be read."
 ENTRY = re.compile(r"\d{1,20}-\d{1,20}")
@@ -40,7 +40,7 @@ def letters() -> list[Letter]:
     """The newest first. Raises Unavailable."""
     try:
         found = dead.newest()
-    except (redis.exceptions.RedisError, OSError):
+    except AWAY:
         raise Unavailable(NO_REDIS) from None
     names = team_names([parse_id(one.tenant) for one in found])
     rows = [parse_id(one.id) for one in found]
@@ -72,5 +72,5 @@ def drop(*, by: User, entry: str) -> None:
             details = {"model": letter.model, "attempts": letter.attempts}
             record("dead_letter.dropped", actor=operator(by), tenant=None, name=letter.id, details=details)
             dead.drop(entry)
-    except (redis.exceptions.RedisError, OSError):
+    except AWAY:
         raise Unavailable(NO_REDIS) from None
