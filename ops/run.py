@@ -37,6 +37,8 @@ STOP_S = 70.0
 READY_TIMEOUT_S = 300.0
 REDIS_WAIT_S = 10.0
 DEMO_SETTINGS = "chatapp.settings.local"
+# Programs of supervisord.conf that need the database.
+SITE = ("web", "recorder", "celery", "beat")
 FAILURES = {
     "migrate": "The database cannot be prepared (DATABASE_URL)",
     "collectstatic": "The pages' files cannot be collected",
@@ -218,12 +220,13 @@ def counting(env: dict[str, str], data: Path) -> dict[str, str]:
     return {**env, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
 
 
-def manage(env: dict[str, str], *arguments: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "manage.py", *arguments], cwd=ROOT, env=env, capture_output=True, text=True
-    )
+def prepare(env: dict[str, str]) -> None:
+    """The database, the pages' files and the demo data, in one process: what takes longest is to load Django."""
+    command = [sys.executable, "manage.py", "prepare"]
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     if result.returncode:
-        raise StartError(f"{FAILURES[arguments[0]]}: {reason(result.stderr or result.stdout)}")
+        step = (result.stdout.split() or ["migrate"])[-1]  # settings that cannot be read fail before the first
+        raise StartError(f"{FAILURES[step]}: {reason(result.stderr)}")
 
 
 def reason(output: str) -> str:
@@ -258,6 +261,24 @@ def start_supervisor(env: dict[str, str], conf: Path) -> subprocess.Popen[bytes]
     )
 
 
+def start_site(run: Path) -> None:
+    """Start the programs that need the database, which is prepared while the engines load their models."""
+    rpc = supervised(run)
+    for process in rpc.getAllProcessInfo():
+        if process["statename"] == "STOPPED" and process["name"].partition("-")[0] in SITE:
+            rpc.startProcess(f"{process['group']}:{process['name']}", False)
+
+
+def supervised(run: Path) -> Any:
+    """The supervisor whose socket is in this run folder, to be called; an OSError where it does not answer."""
+    from xmlrpc.client import ServerProxy
+
+    from supervisor.xmlrpc import SupervisorTransport
+
+    transport = SupervisorTransport(None, None, f"unix://{run}/supervisor.sock")
+    return ServerProxy("http://127.0.0.1", transport=transport).supervisor
+
+
 def last_line(log: Path) -> str:
     """In a person's words: of a structured line what happened, and why."""
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
@@ -275,14 +296,8 @@ def last_line(log: Path) -> str:
 
 def failed_program(run: Path, data: Path) -> str | None:
     """The first program that keeps ending right after its start, with the last line of its log."""
-    from xmlrpc.client import ServerProxy
-
-    from supervisor.xmlrpc import SupervisorTransport
-
-    transport = SupervisorTransport(None, None, f"unix://{run}/supervisor.sock")
     with contextlib.suppress(OSError):
-        processes: Any = ServerProxy("http://127.0.0.1", transport=transport).supervisor.getAllProcessInfo()
-        for process in processes:
+        for process in supervised(run).getAllProcessInfo():
             if process["statename"] in ("BACKOFF", "FATAL"):
                 name = process["name"]
                 return f"{name}: {last_line(data / 'logs' / f'{name}.log')}"
@@ -370,20 +385,18 @@ def serve() -> int:
             conf = engines.configuration(run, env, served)
         except ValueError as error:
             raise StartError(str(error)) from None
-        print("* Preparing the database and the demo data", flush=True)
-        compile_catalogues()
-        manage(env, "migrate", "--noinput", "--verbosity", "0")
-        manage(env, "collectstatic", "--noinput", "--verbosity", "0")
-        if env["DJANGO_SETTINGS_MODULE"] == DEMO_SETTINGS:
-            manage(env, "demo")
         if env["OCTAVO_EMBEDDED_REDIS"] == "false":
             check_redis(env["REDIS_URL"])
-        print("* Starting the engine, the web server, the recorder and Celery", flush=True)
+        print("* Starting the engine, preparing the database and the demo data", flush=True)
         if about := engines.about(served, env):
             print(f"  {about}", flush=True)
         counts = counting(env, data)
         supervisor = start_supervisor(counts, conf)
         try:
+            compile_catalogues()
+            prepare(env)
+            print("* Starting the web server, the recorder and Celery", flush=True)
+            start_site(run)
             wait_until_ready(port, supervisor, run, data)
             announce(address(env), data, time.monotonic() - started, setup_link(env))
             status = supervisor.wait()

@@ -21,17 +21,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
-from xmlrpc.client import ServerProxy
 
 import msgspec
 import redis
-from supervisor.xmlrpc import SupervisorTransport
 
 from engine import occupancy_wire, protocol
 from ops import run as make_run
 from ops.engines import CONF
 from ops.messages import compile_catalogues
 from tests.chaos.proxy import Proxy
+from tests.prepared import put_database
 from tests.stack import START_S, free_port, wait_for
 
 OUTSIDE = ("REDIS_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "OCTAVO_DATA", "OCTAVO_MODELS", "PORT")
@@ -69,6 +68,7 @@ class Product:
         self.url = f"http://127.0.0.1:{self.proxy.port}"
         data.mkdir(parents=True, exist_ok=True)
         (data / "logs").mkdir(exist_ok=True)
+        put_database(data)
         self._run = make_run.run_folder(data)
         clean = {name: value for name, value in os.environ.items() if name not in OUTSIDE}
         with patch.dict(os.environ, {**clean, "OCTAVO_MODEL": model, **env}, clear=True):
@@ -76,17 +76,15 @@ class Product:
         conf = self._run / "supervisord.conf"
         conf.write_text(several(CONF.read_text(), self.ports, engines))
         compile_catalogues()
-        for step in (("migrate", "--noinput", "--verbosity", "0"), ("collectstatic", "--noinput", "--verbosity", "0")):
-            make_run.manage(self._env, *step)
-        make_run.manage(self._env, "demo")
-        self.demo: dict[str, Any] = json.loads((data / "demo.json").read_text())
         self._env = make_run.counting(self._env, data)
         self.supervisor = make_run.start_supervisor(self._env, conf)
-        transport = SupervisorTransport(None, None, f"unix://{self._run}/supervisor.sock")
-        self._rpc: Any = ServerProxy("http://127.0.0.1", transport=transport).supervisor
+        self._rpc = make_run.supervised(self._run)
         self.redis = redis.Redis(unix_socket_path=f"{self._run}/valkey.sock", protocol=2)
         self.proxy.start()
         try:
+            make_run.prepare(self._env)
+            self.demo: dict[str, Any] = json.loads((data / "demo.json").read_text())
+            make_run.start_site(self._run)
             wait_for(lambda: self.is_whole(engines), START_S, 0.25)
         except BaseException:
             self.stop()
