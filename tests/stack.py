@@ -17,6 +17,7 @@ import msgspec
 import redis
 
 from engine import occupancy_wire, protocol
+from tests.prepared import put_database
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 120.0
@@ -47,6 +48,8 @@ class Stack:
         self.url = f"http://127.0.0.1:{self.port}"
         self.ws_url = f"ws://127.0.0.1:{self.port}"
         data.mkdir(parents=True, exist_ok=True)
+        if root == ROOT and "DATABASE_URL" not in env:
+            put_database(data)
         outside = ("REDIS_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "OCTAVO_DATA")
         clean = {name: value for name, value in os.environ.items() if name not in outside}
         self._said = (data / "said").open("w+")

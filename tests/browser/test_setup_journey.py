@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.operators.conftest import smtp
 from tests.operators.smtp_server import Server
+from tests.prepared import put_database
 from tests.stack import ROOT, free_port, wait_for
 
 __all__ = ["smtp"]
@@ -37,8 +38,9 @@ class Site:
             "DJANGO_SETTINGS_MODULE": "chatapp.settings.local", "OCTAVO_DATA": str(data), "REDIS_URL": redis_url,
             "OCTAVO_URL": self.url,
         }  # fmt: skip
-        for command in (["migrate", "-v0"], ["collectstatic", "--noinput", "-v0"]):
-            subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=env, check=True)
+        put_database(data)
+        collect = [sys.executable, "manage.py", "collectstatic", "--noinput", "-v0"]
+        subprocess.run(collect, cwd=ROOT, env=env, check=True)
         self.log = data / "web.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

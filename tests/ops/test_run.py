@@ -88,9 +88,15 @@ class Octavo:
         return [p for p in self.children if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Empty for the first test; the others start on what it leaves, as one does after a crash."""
+    return tmp_path_factory.mktemp("run") / "data"
+
+
 @pytest.fixture
-def octavo(tmp_path: Path) -> Iterator[Octavo]:
-    running = Octavo(tmp_path / "data")
+def octavo(data: Path) -> Iterator[Octavo]:
+    running = Octavo(data)
     yield running
     if running.process.poll() is None:
         running.interrupt()
