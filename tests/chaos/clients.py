@@ -269,8 +269,9 @@ class Clients:
                 return
             chunk = json.loads(data)
             if "error" in chunk:
-                # The caller went away, said the server: this one has not, its web process has been frozen.
-                if chunk["error"].get("code") != "cancelled":
+                # The caller went away, said the server: this one has not, its web process has been frozen. Or it is
+                # told to end, and asks its callers to come again.
+                if chunk["error"].get("code") not in ("cancelled", "server_stopping"):
                     seen.end(f"{chunk['error'].get('code')}: {chunk['error'].get('message')}")
                 return
             seen.named(chunk["id"])
