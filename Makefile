@@ -5,7 +5,7 @@ PORT ?= 8000
 OCTAVO_DATA ?= var
 SOAK_MINUTES ?= 30
 PY := .venv/bin/python
-# Most tests keep one core busy at most. The long ones of the whole product stay together (tests/conftest.py).
+# Most tests keep one core busy at most; the long ones that take longest go first (tests/conftest.py).
 SIDE_BY_SIDE := -n 2 --dist load
 export PORT OCTAVO_DATA
 

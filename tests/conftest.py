@@ -22,11 +22,8 @@ from tests.stack import Stack, started
 os.environ["TRITON_INTERPRET"] = "1"
 
 ROOT = Path(__file__).resolve().parent.parent
-# Of a file whose tests need the whole product: they ask for one of these.
-NEEDS_PRODUCT = re.compile(r"\b(?:(?:stack|product): Stack|chat: Chat|open_socket: Callable)\b")
-# Of one that starts products of its own, for its own tests.
-HAS_PRODUCT = re.compile(r"^    yield from started\(", re.MULTILINE)
-WHOLE = "the whole product"
+# What a test may take, where it is given more time than most.
+TIMEOUT = re.compile(r"\btimeout\((\d+)\)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,33 +32,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @cache
-def _needs_product(path: str) -> bool:
-    """The one that all share."""
-    source = (ROOT / path).read_text(encoding="utf-8")
-    return NEEDS_PRODUCT.search(source) is not None and HAS_PRODUCT.search(source) is None
+def _most(path: str) -> int:
+    """Seconds that a test of this file may take."""
+    return max((int(given) for given in TIMEOUT.findall((ROOT / path).read_text(encoding="utf-8"))), default=60)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With --dist loadscope, for the long ones: the tests of a file stay together, and all files that talk to the whole
-    product do, so that it is started once, and nobody meets the other's servers. These take longest and go first: the
-    others are for whoever has time meanwhile. (pytest-xdist's own groups go by ids that pytest 9 does not let it
-    change, and its order by how many tests a scope has.)"""
+    """With --dist loadscope, for the long ones: the tests of a file stay together, and of the files that are left the
+    one that may take longest comes next, so that at the end nobody waits for the other. (pytest-xdist's own order goes
+    by how many tests a scope has.)"""
     if config.getvalue("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class Together(LoadScopeScheduling):
+    class LongestFirst(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.partition("::")[0]
-            return WHOLE if _needs_product(path) else path
+            return nodeid.partition("::")[0]
 
         def _assign_work_unit(self, node: Any) -> None:
-            if WHOLE in self.workqueue:
-                self.workqueue.move_to_end(WHOLE, last=False)
+            longest = max(self.workqueue, key=lambda path: _most(path) + 10 * len(self.workqueue[path]))
+            self.workqueue.move_to_end(longest, last=False)
             super()._assign_work_unit(node)
 
-    return Together(config, log)
+    return LongestFirst(config, log)
 
 
 @pytest.fixture(autouse=True)
