@@ -104,7 +104,6 @@ DEBUG = False
 ALLOWED_HOSTS: list[str] = [host for host in os.environ.get("OCTAVO_HOSTS", "").split(",") if host]
 
 INSTALLED_APPS = [
-    "daphne",
     "unfold",
     "django.contrib.admin",
     "django.contrib.auth",
