@@ -16,6 +16,7 @@ import redis.exceptions
 import structlog
 from channels.db import database_sync_to_async
 
+from chatapp.api import turns
 from chatapp.chat import services
 from chatapp.chat.models import Generation
 from chatapp.streaming import cancel, lease
@@ -29,10 +30,11 @@ _background: set[asyncio.Future[Any]] = set()
 
 
 async def in_thread(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
-    """Run a function that may use the database, without queueing behind others that do."""
+    """Run a function that may use the database; callers get a thread in turn."""
     call: Callable[..., Any] = database_sync_to_async(function, thread_sensitive=False)
-    result: Result = await call(*args, **kwargs)
-    return result
+    async with turns.here().turn(turns.caller()):
+        result: Result = await call(*args, **kwargs)
+        return result
 
 
 async def complete(**arguments: Any) -> Generation:

@@ -19,7 +19,7 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from chatapp import scope, stopping
-from chatapp.api import frames, rate_headers
+from chatapp.api import frames, rate_headers, turns
 from chatapp.api.answering import in_thread
 from chatapp.api.desk import MOST_RESPONSES, Desk
 from chatapp.api.frames import FrameError
@@ -389,6 +389,7 @@ class UiConsumer(ResponseConsumer):
         user = self.scope["user"]
         if not user.is_authenticated:
             raise NotLetIn("unauthenticated", "Log in first.", frames.CLOSE_UNAUTHENTICATED)
+        turns.asked_by(self.session_key())
         try:
             return await in_thread(access_for_user, user, slug)
         except NoAccess:
@@ -406,9 +407,9 @@ class ApiConsumer(ResponseConsumer):
     async def let_in(self) -> Access:
         try:
             ticket = ticket_of_socket(self.scope)
-            if ticket is not None:
-                return await in_thread(access_for_ticket, ticket)
-            return await in_thread(access_for_key, key_of_socket(self.scope))
+            key = key_of_socket(self.scope) if ticket is None else ticket
+            turns.asked_by(key)
+            return await in_thread(access_for_key if ticket is None else access_for_ticket, key)
         except BadKey as bad:
             close = frames.CLOSE_UNAUTHENTICATED if bad.status == 401 else frames.CLOSE_FORBIDDEN
             raise NotLetIn(bad.code, bad.message, close) from None

@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from chatapp import scope
 from chatapp.api import openai_types as wire
-from chatapp.api import rate_headers
+from chatapp.api import rate_headers, turns
 from chatapp.api.answering import in_thread
 from chatapp.api.cross_origin import allow, is_preflight, preflight
 from chatapp.api.keys import key_of_request
@@ -127,7 +127,9 @@ async def _answered(
         response["Allow"] = ", ".join(methods)
         return response
     try:
-        access = await in_thread(access_for_key, key_of_request(request))
+        key = key_of_request(request)
+        turns.asked_by(key)
+        access = await in_thread(access_for_key, key)
         scope.enter(access.tenant)
         request.access = access  # type: ignore[attr-defined]
         return await view(request, access, *args, **kwargs)

@@ -22,7 +22,7 @@ import structlog
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from chatapp import stopping
-from chatapp.api import frames
+from chatapp.api import frames, turns
 from chatapp.api.answering import in_thread
 from chatapp.api.guard import Watch, guard
 from chatapp.api.seats import seats
@@ -142,6 +142,7 @@ class TeamMemoryConsumer(AsyncWebsocketConsumer):
                 await self._refuse("unauthenticated", "Log in first.", frames.CLOSE_UNAUTHENTICATED)
                 return
             seats.check()
+            turns.asked_by(user.pk)
             access = await in_thread(_may_look, user, self.scope["url_route"]["kwargs"]["slug"])
             self.leave_seat = seats.take(self, access)
         except Overloaded as full:
