@@ -68,8 +68,8 @@ def restore(folder: Path, *, replace: bool = False) -> tuple[Manifest, dict[str,
             with kind.load(folder / made.database.name, replace=replace) as target:
                 _count(made, target)
                 done = _finish(folder, target, key, lock)
-                _place(folder, made, data)
-                target.commit()
+                with _placed(folder, made, data):
+                    target.commit()
         except OSError as error:
             where = error.filename or data
             raise BackupError(f"The backup cannot be restored: {where}: {error.strerror}.") from None
@@ -134,15 +134,38 @@ def _finish(folder: Path, target: Target, key: str | None, lock: int) -> dict[st
     return found
 
 
-def _place(folder: Path, made: Manifest, data: Path) -> None:
-    """What belongs beside the database, the moment before it counts."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(data / OLD_REDIS)  # it knows of the database that goes
+@contextmanager
+def _placed(folder: Path, made: Manifest, data: Path) -> Iterator[None]:
+    """What belongs beside the database, the moment before it counts. What it takes the place of is gone when it does:
+    should it not, the database that stays could not be read without its key."""
     names = {part.name for part in made.kept}
-    for name in KEPT if secret_key_file() is None else (*KEPT, SECRET_KEY):
-        if name in names:
-            part = data / f".{name}.restoring"
-            part.unlink(missing_ok=True)
-            with manifests.create(part) as file:
-                file.write((folder / name).read_bytes())
-            part.replace(data / name)
+    placed: list[Path] = []
+    try:
+        for name in KEPT if secret_key_file() is None else (*KEPT, SECRET_KEY):
+            if name in names:
+                part = data / f".{name}.restoring"
+                part.unlink(missing_ok=True)
+                with manifests.create(part) as file:
+                    file.write((folder / name).read_bytes())
+                with contextlib.suppress(
+                    FileNotFoundError, FileExistsError
+                ):  # it is there after a restore that was killed
+                    os.link(data / name, before(data / name))
+                part.replace(data / name)
+                placed.append(data / name)
+        yield
+    except BaseException:
+        for path in placed:
+            if before(path).exists():
+                before(path).replace(path)
+            else:
+                path.unlink()
+        raise
+    for path in placed:
+        before(path).unlink(missing_ok=True)
+    shutil.rmtree(data / OLD_REDIS, ignore_errors=True)  # it knows of the database that went
+
+
+def before(path: Path) -> Path:
+    """Where a file of the data folder waits until the restored database counts."""
+    return path.with_name(f"{path.name}.before")

@@ -192,6 +192,32 @@ def test_nothing_is_restored_by_another_secret_key_nor_into_what_runs_or_holds_s
 
 
 @pytest.mark.long
+@sqlite
+def test_a_restore_that_cannot_take_the_place_of_a_database_in_use_leaves_its_key_and_its_redis(
+    backup: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    manage(site, "migrate", "-v0")
+    (site / "metrics_token").write_text("its own")
+    (site / "valkey").mkdir()
+    kept = {path.name: path.read_bytes() for path in site.iterdir() if path.is_file() and "sqlite" not in path.name}
+    assert kept["secret_key"] != (backup / "secret_key").read_bytes()
+    with closing(sqlite3.connect(site / "db.sqlite3")) as reading:
+        reading.execute("BEGIN")
+        reading.execute("SELECT count(*) FROM django_migrations").fetchone()
+        assert "Nothing was changed" in manage(site, "restore", backup, "--replace", status=1)
+    assert {name: (site / name).read_bytes() for name in kept} == kept
+    assert (site / "valkey").is_dir()
+    assert {path.name for path in site.iterdir()} - {*kept, "run.lock", "valkey", "files"} <= {
+        f"db.sqlite3{ending}" for ending in ("", "-wal", "-shm")
+    }, "nothing more, but bytes of files without a row"
+
+    manage(site, "restore", backup, "--replace")
+    assert (site / "secret_key").read_bytes() == (backup / "secret_key").read_bytes()
+    assert not [*site.glob("*.before"), *site.glob("valkey")]
+
+
+@pytest.mark.long
 def test_a_database_that_is_not_the_one_that_was_copied_does_not_come_to_count(backup: Path, tmp_path: Path) -> None:
     edit(backup, rows={**manifest.read(backup).rows, "chat_message": 7})
     new = tmp_path / "new"
