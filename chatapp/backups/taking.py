@@ -42,6 +42,8 @@ PROOF = "Octavo"
 # Of the data folder, beside database and files: what cannot be made anew. The rest is logs, and what is derived.
 KEPT = ("metrics_token", "demo.json")
 SECRET_KEY = "secret_key"  # noqa: S105  a file's name
+# What is being made, and what is being removed (_remove).
+UNFINISHED = re.compile(rf"^\.{PREFIX}([0-9a-f]{{8}}\.part|\d{{8}}T\d{{6}}Z\.old)$")
 WHOLE = re.compile(rf"^{PREFIX}\d{{8}}T\d{{6}}Z$")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LISTED = ".listed"
@@ -197,9 +199,11 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _remove_broken_off(folder: Path) -> None:
-    """Whoever holds the folder's lock is alone, so every hidden part in it is a dead process's."""
+    """Whoever holds the folder's lock is alone, so every hidden part in it is a dead process's. Other hidden folders in
+    it, such as one of somebody's settings, are none of ours."""
     for path in folder.glob(f".{PREFIX}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        if UNFINISHED.match(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(backup: Path) -> None:

@@ -121,13 +121,17 @@ def test_what_the_storage_has_lost_is_named_and_the_rest_is_backed_up(team: Team
 
 def test_only_the_newest_are_kept_and_nothing_else_in_the_folder_is_touched(team: Team, tmp_path: Path) -> None:
     backups = tmp_path / "backups"
-    (backups / "octavo-of-mine").mkdir(parents=True)
+    mine = (".octavo-mine", "octavo-of-mine")
+    for name in mine:
+        (backups / name).mkdir(parents=True)
+    broken_off = (".octavo-0123abcd.part", ".octavo-20261129T000000Z.old")
+    for name in broken_off:
+        (backups / name).mkdir()
     for hour in range(4):
         with time_machine.travel(datetime(2026, 11, 30, hour), tick=False):
             taking.take(backups, keep=2)
     assert [path.name for path in taking.whole(backups)] == ["octavo-20261130T020000Z", "octavo-20261130T030000Z"]
-    assert (backups / "octavo-of-mine").is_dir()
-    assert names(backups) == [".lock", "octavo-20261130T020000Z", "octavo-20261130T030000Z", "octavo-of-mine"]
+    assert names(backups) == sorted([".lock", "octavo-20261130T020000Z", "octavo-20261130T030000Z", *mine])
 
 
 def test_of_two_at_once_the_second_is_refused_and_a_dead_ones_lock_holds_nobody_up(team: Team, tmp_path: Path) -> None:
