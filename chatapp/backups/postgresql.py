@@ -81,7 +81,13 @@ class PostgreSQL:
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     cursor.execute("SELECT pg_export_snapshot()")
                     (snapshot,) = cursor.fetchone()
-                if "django_migrations" not in connection.introspection.table_names():
+                tables = connection.introspection.table_names()
+                if UNFINISHED in tables:
+                    raise BackupError(
+                        "A restore into this database is under way, or was broken off; nothing was backed up. "
+                        "Let it end, or restore again with --replace."
+                    )
+                if "django_migrations" not in tables:
                     raise BackupError("The database is empty. Is DATABASE_URL the one that Octavo runs with?")
                 _call(
                     [

@@ -81,6 +81,7 @@ def test_a_backup_by_the_products_role_is_whole_and_a_restore_counts_when_it_is_
         os.kill(process.pid, signal.SIGKILL)
     assert "restore into this database was broken off" in manage(new, "migrate", status=1, **there)
     assert "Say --replace to begin it again" in manage(new, "restore", backup, status=1, **there)
+    assert "nothing was backed up" in manage(new, "backup", tmp_path / "half", status=1, **there)
     wait_for(lambda: _alone(other), 60)
     manage(new, "restore", "--replace", backup, **there)
     assert rows(other, "chat_message") == 2
