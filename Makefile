@@ -30,10 +30,10 @@ test-all: test ## The tests and the long ones, within 30 minutes
 	$(PY) -m pytest -m long -n 2 --dist loadscope
 
 backup: ## Back up a running Octavo [TO=backups KEEP=7 OCTAVO_DATA=var]
-	@$(PY) manage.py backup $(or $(TO),backups) $(if $(KEEP),--keep $(KEEP))
+	@$(PY) manage.py backup "$(or $(TO),backups)" $(if $(KEEP),--keep "$(KEEP)")
 
-restore: ## Restore a backup into an empty Octavo that is stopped [FROM=backups/octavo-… OCTAVO_DATA=var]
-	@$(PY) manage.py restore $(FROM)
+restore: ## Restore a backup into an empty Octavo that is stopped [FROM=backups/octavo-… OCTAVO_DATA=var; REPLACE=1 loses what is there]
+	@$(PY) manage.py restore $(if $(FROM),"$(FROM)") $(if $(filter 1,$(REPLACE)),--replace)
 
 check: setup-dev ## Format, lint, types, import rules, deploy checks, missing migrations, catalogues, licences
 	.venv/bin/ruff format --check .
@@ -55,7 +55,7 @@ lock: ## Versions and hashes of all Python packages anew [UPGRADE=1: the newest 
 	@$(PYTHON) -m ops.lock
 
 supply: setup-dev ## What we install: a CycloneDX list, licences, known faults [SUPPLY=folder]
-	@$(PY) -m ops.supply $(SUPPLY)
+	@$(PY) -m ops.supply $(if $(SUPPLY),"$(SUPPLY)")
 
 bench: setup-dev ## The benchmarks, as tables [LOG=1 puts them into docs/LOG.md; LLAMA_SERVER=path adds that peer]
 	$(PY) -m bench $(if $(LOG),--log)

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from chatapp.backups import taking
 from chatapp.backups.errors import BackupError
@@ -18,10 +18,15 @@ from chatapp.files.services import in_words
 
 
 def _number(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("keep at least one")
-    return number
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError("it must be a whole number: keep at least one")
+    return int(text)
+
+
+class _Parser(CommandParser):
+    def exit(self, status: int = 0, message: str | None = None) -> Any:
+        """By itself 2, which says here that a backup was made."""
+        super().exit(min(status, 1), message)
 
 
 class Command(BaseCommand):
@@ -30,6 +35,11 @@ class Command(BaseCommand):
         "1: nothing was made; 2: made, but the storage itself has files missing or damaged."
     )
     requires_system_checks: list[str] = []
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.__class__ = _Parser
+        return parser
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("folder", type=Path, help="where backups are kept; each becomes a folder in it")
