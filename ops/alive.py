@@ -42,7 +42,7 @@ def secret(name: str) -> str:
 
 
 def web() -> None:
-    host = os.environ.get("OCTAVO_HOSTS", "").partition(",")[0] or "127.0.0.1"
+    host = os.environ.get("OCTAVO_HOSTS", "").partition(",")[0].strip() or "127.0.0.1"
     url = f"http://127.0.0.1:{os.environ.get('PORT') or 8000}/healthz"
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers={"Host": host}), timeout=TIMEOUT_S) as reply:

@@ -306,7 +306,7 @@ def failed_program(run: Path, data: Path) -> str | None:
 
 def wait_until_ready(port: int, supervisor: subprocess.Popen[bytes], run: Path, data: Path) -> None:
     # Production settings answer to the hosts that they serve only.
-    host = os.environ.get("OCTAVO_HOSTS", "").partition(",")[0] or "127.0.0.1"
+    host = os.environ.get("OCTAVO_HOSTS", "").partition(",")[0].strip() or "127.0.0.1"
     question = urllib.request.Request(f"http://127.0.0.1:{port}/readyz", headers={"Host": host})
     deadline = time.monotonic() + READY_TIMEOUT_S
     failures: dict[str, int] = {}
@@ -339,7 +339,7 @@ def setup_link(env: dict[str, str]) -> str:
 
 def address(env: dict[str, str]) -> str:
     """Where people find it, as the settings read it."""
-    return env.get("OCTAVO_URL") or f"https://{env.get('OCTAVO_HOSTS', '').partition(',')[0]}"
+    return env.get("OCTAVO_URL") or f"https://{env.get('OCTAVO_HOSTS', '').partition(',')[0].strip()}"
 
 
 def announce(url: str, data: Path, seconds: float, link: str = "") -> None:

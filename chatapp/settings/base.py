@@ -13,7 +13,7 @@ from csp.constants import NONCE, NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
 from chatapp.settings import redis_urls
-from chatapp.settings.environment import on, setting, whole
+from chatapp.settings.environment import listed, on, seconds, setting, whole
 from engine.protocol import MAX_IN_ALL, model_name, served_models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +21,13 @@ OCTAVO_DOCS = ROOT / "docs"  # a few of its pages are served
 DATA = (ROOT / os.environ.get("OCTAVO_DATA", "var")).resolve()
 
 REDIS_URL = setting("REDIS_URL") or "redis://127.0.0.1:6379/0"
+try:
+    redis_urls.check(REDIS_URL)
+except ValueError:
+    raise ImproperlyConfigured(
+        "REDIS_URL (or REDIS_URL_FILE) must read redis://:password@host:6379/0, or sentinel://:password@host:port,"
+        "host:port/master/db; what is special in the password is written as %XX."
+    ) from None
 OCTAVO_MODEL = os.environ.get("OCTAVO_MODEL", "")
 # Several models, each with workers of its own: "small=/path/a,large=/path/b". The first is the platform's default.
 OCTAVO_MODELS = os.environ.get("OCTAVO_MODELS", "")
@@ -39,7 +46,7 @@ OCTAVO_PREAMBLE = os.environ.get("OCTAVO_PREAMBLE", "")
 # Where this machine's workers keep published prompts' KV (engine.prompt_store): a deleted team's are looked for there.
 OCTAVO_PROMPT_STORE = Path(os.environ.get("OCTAVO_WORKER_PROMPT_STORE") or DATA / "prompts")
 # Webhooks go to public addresses over TLS only; these are the operator's own networks, for receivers inside them.
-OCTAVO_WEBHOOK_ALLOW = [text.strip() for text in os.environ.get("OCTAVO_WEBHOOK_ALLOW", "").split(",") if text.strip()]
+OCTAVO_WEBHOOK_ALLOW = listed("OCTAVO_WEBHOOK_ALLOW")
 for _network in OCTAVO_WEBHOOK_ALLOW:
     try:
         ipaddress.ip_network(_network, strict=False)
@@ -64,7 +71,7 @@ OCTAVO_ANSWER_TIMEOUT_S = whole("OCTAVO_ANSWER_TIMEOUT_S", 600)
 
 
 # How long whoever asks may wait: for SQLite's one writer, and for a PostgreSQL to be reached.
-OCTAVO_DATABASE_WAIT_S = float(os.environ.get("OCTAVO_DATABASE_WAIT_S", "20"))
+OCTAVO_DATABASE_WAIT_S = seconds("OCTAVO_DATABASE_WAIT_S", 20)
 
 
 def sqlite(path: Path) -> dict[str, Any]:
@@ -101,7 +108,7 @@ if _database_url := setting("DATABASE_URL"):
         DATABASES["default"]["OPTIONS"] = {"connect_timeout": 5, **_alive, **_options}
 
 DEBUG = False
-ALLOWED_HOSTS: list[str] = [host for host in os.environ.get("OCTAVO_HOSTS", "").split(",") if host]
+ALLOWED_HOSTS: list[str] = listed("OCTAVO_HOSTS")
 
 INSTALLED_APPS = [
     "unfold",
@@ -246,7 +253,7 @@ MFA_RECOVERY_CODES_SHOW_ONCE = True
 MFA_ALLOW_UNVERIFIED_EMAIL = True
 MFA_RATE_LIMITS = {"webauthn_login": "20/m/ip"}
 # Operators without a second factor get no further than to setting one up.
-OCTAVO_OPERATOR_MFA = os.environ.get("OCTAVO_OPERATOR_MFA", "").lower() in ("1", "true", "yes", "required")
+OCTAVO_OPERATOR_MFA = on("OCTAVO_OPERATOR_MFA", "required")
 # Sign-in services (OIDC) may be named by plain http: for a service on one's own machine, and for tests.
 OCTAVO_OIDC_PLAIN = on("OCTAVO_OIDC_PLAIN")
 LOGIN_URL = "account_login"

@@ -5,10 +5,13 @@ A value that cannot be used is an ImproperlyConfigured that names the variable a
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
+
+ON, OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 def setting(name: str) -> str:
@@ -23,8 +26,28 @@ def setting(name: str) -> str:
         raise ImproperlyConfigured(f"{name}_FILE={file} cannot be read: {reason}.") from None
 
 
-def on(name: str) -> bool:
-    return os.environ.get(name, "").lower() in ("1", "true", "yes")
+def on(name: str, *more: str) -> bool:
+    """Whether it is switched on; `more`: further words for that. What says neither is refused: a wall that somebody
+    believes in would not be there."""
+    text = os.environ.get(name, "").strip().lower()
+    if text not in (*ON, *OFF, *more):
+        raise ImproperlyConfigured(f"{name} must be 1 or 0.")
+    return text not in OFF
+
+
+def listed(name: str) -> list[str]:
+    """What stands between commas."""
+    return [text.strip() for text in os.environ.get(name, "").split(",") if text.strip()]
+
+
+def seconds(name: str, usual: float) -> float:
+    try:
+        found = float(os.environ.get(name) or usual)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise ImproperlyConfigured(f"{name} must be a number of seconds such as {usual:g}.")
+    return found
 
 
 def whole(name: str, usual: int) -> int:

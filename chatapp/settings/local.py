@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chatapp.settings.base import *  # noqa: F403
 from chatapp.settings.base import ALLOWED_HOSTS, DATA
+from chatapp.settings.environment import setting
 
 
 def secret_key(path: Path) -> str:
@@ -23,7 +24,7 @@ def secret_key(path: Path) -> str:
     return key
 
 
-SECRET_KEY = os.environ.get("SECRET_KEY") or secret_key(DATA / "secret_key")
+SECRET_KEY = setting("SECRET_KEY") or secret_key(DATA / "secret_key")
 ALLOWED_HOSTS = [*ALLOWED_HOSTS, "localhost", "127.0.0.1", "[::1]"]
 OCTAVO_DEMO = True
 # Plain HTTP on loopback: these ask for TLS.

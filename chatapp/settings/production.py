@@ -22,7 +22,7 @@ from chatapp.settings.base import (
     OCTAVO_WEBHOOK_ALLOW,
     OCTAVO_WEBHOOK_PLAIN,
 )
-from chatapp.settings.environment import on, setting
+from chatapp.settings.environment import ON, setting
 from chatapp.site import smtp
 
 ENGINES = ("chatapp.postgresql", "django.db.backends.sqlite3")
@@ -78,6 +78,20 @@ def everywhere(network: str) -> bool:
     return ipaddress.ip_network(network, strict=False).prefixlen == 0
 
 
+def host_name(text: str) -> bool:
+    """One of OCTAVO_HOSTS: no address, no port, and not the example that is still to be changed."""
+    return split_domain_port(text) == (text.lower(), "")
+
+
+def address_of_host(url: str) -> bool:
+    """https://, and a host that is served: a name, and not what stands for several (.example.org)."""
+    try:
+        host = split_domain_port(urlsplit(url).netloc)[0]
+    except ValueError:
+        return False
+    return url.startswith("https://") and not host.startswith(".") and validate_host(host, ALLOWED_HOSTS)
+
+
 def weak_key(key: str) -> bool:
     return len(key) < 50 or few_characters(key) or key.startswith("django-insecure-")
 
@@ -92,6 +106,7 @@ SECRET_KEY = setting("SECRET_KEY")
 SECRET_KEY_FALLBACKS = setting("SECRET_KEY_FALLBACKS").split()
 OCTAVO_URL = os.environ.get("OCTAVO_URL") or f"https://{ALLOWED_HOSTS[0] if ALLOWED_HOSTS else ''}"
 _proxies = number("OCTAVO_PROXIES", 1)
+_hosts = bool(ALLOWED_HOSTS) and all(map(host_name, ALLOWED_HOSTS))
 _redis, _database = setting("REDIS_URL"), DATABASES["default"]
 
 
@@ -100,20 +115,19 @@ _problems = {
     "SECRET_KEY_FALLBACKS (or SECRET_KEY_FALLBACKS_FILE) must hold former keys as good as SECRET_KEY": any(
         map(weak_key, SECRET_KEY_FALLBACKS)
     ),
-    "OCTAVO_HOSTS must list the host names that are served, and no *": not ALLOWED_HOSTS
-    or any("*" in host for host in ALLOWED_HOSTS),
+    "OCTAVO_HOSTS must list the host names that are served, such as chat.example.org, and no *": not _hosts,
     "REDIS_URL (or REDIS_URL_FILE) must be set": not _redis,
     "REDIS_URL must begin with redis://, rediss://, unix:// or sentinel://": bool(_redis)
     and not _redis.startswith(("redis://", "rediss://", "unix://", "sentinel://")),
     "REDIS_URL must have a password that nobody guesses": guessed(password_of(_redis)),
     "DATABASE_URL (or DATABASE_URL_FILE) must be set": not setting("DATABASE_URL"),
     "DATABASE_URL must name PostgreSQL, or SQLite on one machine": _database["ENGINE"] not in ENGINES,
+    "DATABASE_URL must name a file: what is in memory is lost with each process": _database["NAME"] == ":memory:",
     "DATABASE_URL must have a password that nobody guesses": guessed(_database.get("PASSWORD")),
     "DATABASE_URL must connect as a role that is no superuser, and not as postgres": _database.get("USER")
     == "postgres",
     "OCTAVO_MODEL must name the model (or OCTAVO_MODELS several)": not (OCTAVO_MODEL or OCTAVO_MODELS),
-    "OCTAVO_URL must begin with https:// and name one of OCTAVO_HOSTS": not OCTAVO_URL.startswith("https://")
-    or not validate_host(split_domain_port(urlsplit(OCTAVO_URL).netloc)[0], ALLOWED_HOSTS),
+    "OCTAVO_URL must begin with https:// and name one of OCTAVO_HOSTS": _hosts and not address_of_host(OCTAVO_URL),
     "OCTAVO_MAIL_URL (or OCTAVO_MAIL_URL_FILE) must be smtp://… or smtps://…": unsafe_mail(OCTAVO_MAIL_URL),
     "OCTAVO_METRICS_TOKEN (or OCTAVO_METRICS_TOKEN_FILE) must have at least 32 random characters": weak_token(),
     "OCTAVO_PROXIES must be the number of proxies in front": _proxies is None,
@@ -121,8 +135,9 @@ _problems = {
     "OCTAVO_WEBHOOK_PLAIN is for networks of your own only: name them in OCTAVO_WEBHOOK_ALLOW": OCTAVO_WEBHOOK_PLAIN
     and not OCTAVO_WEBHOOK_ALLOW,
     "OCTAVO_WEBHOOK_ALLOW must not name all addresses": any(map(everywhere, OCTAVO_WEBHOOK_ALLOW)),
-    "DEBUG and DJANGO_DEBUG must not be set: that would show settings and code to visitors": on("DEBUG")
-    or on("DJANGO_DEBUG"),
+    "DEBUG and DJANGO_DEBUG must not be set: that would show settings and code to visitors": any(
+        os.environ.get(name, "").lower() in ON for name in ("DEBUG", "DJANGO_DEBUG")
+    ),
     "OCTAVO_DATA must be a folder without demo accounts, whose passwords lie in its demo.json": (
         DATA / "demo.json"
     ).exists(),

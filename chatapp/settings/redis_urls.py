@@ -27,6 +27,12 @@ def database(url: str, number: int) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{number}"))
 
 
+def check(url: str) -> None:
+    """Raises ValueError where no library could make anything of it."""
+    if protocol.sentinel(url) is None:
+        _ = urlsplit(url).port  # read, and refused, only when it is asked for
+
+
 def cache(url: str, number: int) -> dict[str, Any]:
     backend = "chatapp.cache.SentinelCache" if protocol.sentinel(url) else "django.core.cache.backends.redis.RedisCache"
     # In a list, since Django splits a text at its commas.

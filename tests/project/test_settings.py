@@ -174,6 +174,21 @@ def test_production_takes_webhooks_without_tls_inside_networks_that_it_names(tmp
     assert done.stdout == "started\n", done.stderr
 
 
+def test_host_names_may_have_blanks_between_them_and_what_is_switched_on_is_on(tmp_path: Path) -> None:
+    written = {"OCTAVO_HOSTS": " chat.example.org , [::1],.example.net", "OCTAVO_OPERATOR_MFA": "on"}
+    show = "from django.conf import settings as s; print(s.ALLOWED_HOSTS, s.OCTAVO_URL, s.OCTAVO_OPERATOR_MFA)"
+    done = run(show, "production", **{**safe(), "OCTAVO_DATA": str(tmp_path), **written})
+    assert done.stdout == "['chat.example.org', '[::1]', '.example.net'] https://chat.example.org True\n", done.stderr
+
+
+def test_a_secret_key_in_a_file_counts_on_one_machine_too(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("of the file\n")
+    given = {"OCTAVO_DATA": str(tmp_path), "SECRET_KEY_FILE": str(tmp_path / "key")}
+    done = run("from django.conf import settings; print(settings.SECRET_KEY)", "local", **given)
+    assert done.stdout == "of the file\n", done.stderr
+    assert not (tmp_path / "secret_key").exists()
+
+
 UNSAFE = [
     ("SECRET_KEY", ""),
     ("SECRET_KEY", "short"),
@@ -181,10 +196,15 @@ UNSAFE = [
     ("OCTAVO_HOSTS", ""),
     ("OCTAVO_HOSTS", "*"),
     ("OCTAVO_HOSTS", "chat.example.org,.*"),
+    ("OCTAVO_HOSTS", "<chat.example.org>"),
+    ("OCTAVO_HOSTS", "https://chat.example.org"),
+    ("OCTAVO_HOSTS", "chat.example.org:8443"),
+    ("OCTAVO_HOSTS", " , "),
     ("OCTAVO_MODEL", ""),
     ("OCTAVO_MODELS", "a=/x,a=/y"),
     ("OCTAVO_URL", "http://chat.example.org"),
     ("OCTAVO_URL", "https://elsewhere.example"),
+    ("OCTAVO_URL", "https://[::1"),
     ("OCTAVO_MAIL_URL", "mail.example"),
     ("OCTAVO_MAIL_URL", "smtp://user:short@mail.example?tls=none"),
     ("OCTAVO_PROXIES", "-1"),
@@ -192,10 +212,14 @@ UNSAFE = [
     ("REDIS_URL", ""),
     ("REDIS_URL", "cluster://redis:6379"),
     ("REDIS_URL", "redis://:redis@redis:6379/0"),
+    ("REDIS_URL", "redis://:long-and-random@redis:port/0"),
+    ("REDIS_URL", "redis://[::1/0"),
+    ("REDIS_URL", "sentinel://one:1,two:2"),
     ("DATABASE_URL", ""),
     ("DATABASE_URL", "nonsense://octavo:short@db/octavo"),
     ("DATABASE_URL", "postgres://octavo:short@db:port/octavo"),
     ("DATABASE_URL", "mysql://octavo:long-and-random@db/octavo"),
+    ("DATABASE_URL", "sqlite://:memory:"),
     ("DATABASE_URL", "postgres://octavo:change-me@db/octavo"),
     ("DATABASE_URL", "postgres://octavo:octavo@db/octavo"),
     ("DATABASE_URL", "postgres://postgres:long-and-random@db/octavo"),
@@ -203,12 +227,17 @@ UNSAFE = [
     ("OCTAVO_METRICS_TOKEN", "short"),
     ("OCTAVO_METRICS_TOKEN", "a" * 64),
     ("OCTAVO_OIDC_PLAIN", "1"),
+    ("OCTAVO_OIDC_PLAIN", "on"),
+    ("OCTAVO_OPERATOR_MFA", "please"),
+    ("OCTAVO_DATABASE_WAIT_S", "long"),
+    ("OCTAVO_DATABASE_WAIT_S", "nan"),
     ("OCTAVO_WEBHOOK_PLAIN", "1"),
     ("OCTAVO_WEBHOOK_ALLOW", "0.0.0.0/0"),
     ("OCTAVO_WEBHOOK_ALLOW", "10.0.0.0/8,::/0"),
     ("OCTAVO_BATCH_AT_ONCE", "many"),
     ("OCTAVO_MAX_FILE_MB", "-1"),
     ("DEBUG", "1"),
+    ("DEBUG", "on"),
     ("DJANGO_DEBUG", "true"),
     ("SECRET_KEY_FALLBACKS", "short"),
     ("SECRET_KEY_FILE", "/nowhere/secret_key"),
