@@ -313,6 +313,18 @@ def test_local_settings_make_a_secret_key_once_and_for_their_owner_only(tmp_path
     assert len(key.read_text()) >= 50
 
 
+def test_a_secret_key_is_never_half_there_and_an_empty_one_is_named(tmp_path: Path) -> None:
+    full = "import os, resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))\n"
+    code = f"import sys; exec({full!r}); import chatapp.settings.local"
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OCTAVO_", "SECRET_KEY", "DATABASE_", "REDIS_"))}
+    env = {**clean, "OCTAVO_DATA": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, timeout=120).returncode
+    assert list(tmp_path.iterdir()) == [], "nothing that the next start would take for a key"
+    (tmp_path / "secret_key").touch()
+    done = run("", "local", OCTAVO_DATA=str(tmp_path))
+    assert f"{tmp_path}/secret_key is empty. Take it from a backup" in done.stderr.splitlines()[-1]
+
+
 def test_the_product_loads_no_torch(tmp_path: Path) -> None:
     code = """
 import importlib, pkgutil, sys, chatapp
