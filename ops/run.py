@@ -165,6 +165,12 @@ def environment(data: Path, run: Path, host: str, port: int, served: dict[str, s
             env["REDIS_URL"] = Path(file).read_text().strip()
         except OSError as error:
             raise StartError(f"REDIS_URL_FILE={file} cannot be read: {error.strerror}.") from None
+        except UnicodeDecodeError:
+            raise StartError(f"REDIS_URL_FILE={file} cannot be read: it is no text.") from None
+        if not env["REDIS_URL"]:
+            raise StartError(
+                f"REDIS_URL_FILE={file} is empty. Write the address of your Redis into it, or leave the variable out."
+            )
     embedded = not env.get("REDIS_URL")
     env.update(
         OCTAVO_DATA=str(data),

@@ -88,6 +88,16 @@ def test_a_setting_that_cannot_work_is_named(tmp_path: Path, env: dict[str, str]
     assert said in line
 
 
+@pytest.mark.parametrize(("held", "said"), [(b" \n", "is empty"), (b"\xff\xfe", "it is no text")])
+def test_a_file_for_redis_without_an_address_is_named(tmp_path: Path, held: bytes, said: str) -> None:
+    """And nobody goes to a Redis that happens to be on this machine."""
+    (tmp_path / "redis_url").write_bytes(held)
+    given = {"REDIS_URL_FILE": str(tmp_path / "redis_url"), "OCTAVO_MODEL": str(model_stub(tmp_path))}
+    line = one_line(start(tmp_path, PORT=free_port(), **given))
+    assert line.startswith(f"REDIS_URL_FILE={tmp_path / 'redis_url'} ")
+    assert said in line
+
+
 def test_another_model_than_the_one_that_was_asked_for_is_said_at_once(tmp_path: Path) -> None:
     line = one_line(
         start(tmp_path, PORT=free_port(), OCTAVO_MODEL=str(model_stub(tmp_path)), OCTAVO_MODEL_SHA256="0" * 64)
