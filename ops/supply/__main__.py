@@ -42,7 +42,15 @@ def main(arguments: list[str]) -> int:
         return 1
     if arguments == ["licences"]:
         return check(parts)
-    return write(parts, Path(arguments[0]) if arguments else FOLDER)
+    folder = Path(arguments[0]) if arguments else FOLDER
+    try:
+        return write(parts, folder)
+    except OSError as error:
+        print(
+            f"Nothing can be written to {error.filename or folder}: {error.strerror}. Name another: SUPPLY=…",
+            file=sys.stderr,
+        )
+        return 1
 
 
 if __name__ == "__main__":

@@ -237,6 +237,14 @@ def test_make_supply_fails_for_what_is_found_and_not_for_what_is_not_checked(
     assert json.loads((tmp_path / "out" / "octavo.cdx.json").read_text())["bomFormat"] == "CycloneDX"
 
 
+def test_a_folder_that_cannot_be_written_to_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "everything", list)
+    assert command.main(["/proc/nowhere"]) == 1
+    assert capsys.readouterr().err.startswith("Nothing can be written to /proc/nowhere: No such file")
+
+
 def test_every_browser_library_is_installed_by_the_hash_of_its_files() -> None:
     """npm ci refuses what does not fit; this holds the lock to having one for each."""
     packages = json.loads((vendor.ROOT / "package-lock.json").read_text())["packages"]
