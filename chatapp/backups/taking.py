@@ -35,7 +35,7 @@ from chatapp.backups.manifest import FILES, PREFIX, SUMS, Manifest, Part, Stored
 from chatapp.backups.snapshot import Snapshot, database
 from chatapp.files import contents
 from chatapp.files.models import StoredFile
-from chatapp.sealing import seal
+from chatapp.sealing import Unreadable, seal, unseal
 
 PURPOSE = "backup"
 PROOF = "Octavo"
@@ -59,7 +59,8 @@ class _Copied:
 
 
 def take(folder: Path, *, keep: int | None = None, with_secret_key: bool = False) -> tuple[Path, Manifest]:
-    """Make a backup below `folder`, which is made if it is not there; then remove all but the newest `keep`.
+    """Make a backup below `folder`, which is made if it is not there; then remove all but the newest `keep` of this
+    installation.
 
     Raises BackupError, with nothing left of what was begun.
     """
@@ -79,7 +80,7 @@ def take(folder: Path, *, keep: int | None = None, with_secret_key: bool = False
             raise BackupError(_in_words(error, folder)) from None
         finally:
             shutil.rmtree(part, ignore_errors=True)
-        for old in whole(folder)[:-keep] if keep else []:
+        for old in [path for path in whole(folder) if _ours(path)][:-keep] if keep else []:
             _remove(old)
         return target, made
 
@@ -96,6 +97,13 @@ def secret_key_file() -> Path | None:
         if path.read_text().strip() == settings.SECRET_KEY:
             return path
     return None
+
+
+def _ours(backup: Path) -> bool:
+    """Made with this installation's key, or one that it had before. Another one's may lie beside it."""
+    with contextlib.suppress(BackupError, Unreadable):
+        return unseal(manifest.read(backup).proof, purpose=PURPOSE) == PROOF
+    return False
 
 
 def _fill(part: Path, with_secret_key: bool) -> Manifest:

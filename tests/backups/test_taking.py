@@ -134,6 +134,18 @@ def test_only_the_newest_are_kept_and_nothing_else_in_the_folder_is_touched(team
     assert names(backups) == sorted([".lock", "octavo-20261130T020000Z", "octavo-20261130T030000Z", *mine])
 
 
+def test_those_of_another_installation_are_kept_and_those_with_a_former_key_are_its_own(
+    team: Team, tmp_path: Path, settings: Any
+) -> None:
+    backups = tmp_path / "backups"
+    keys = [letter * 20 + "0123456789abcdef" * 3 for letter in "abc"]
+    for hour, key in enumerate(keys):
+        settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = key, [keys[1]] if key == keys[2] else []
+        with time_machine.travel(datetime(2026, 11, 30, hour), tick=False):
+            taking.take(backups, keep=1)
+    assert [path.name for path in taking.whole(backups)] == ["octavo-20261130T000000Z", "octavo-20261130T020000Z"]
+
+
 def test_of_two_at_once_the_second_is_refused_and_a_dead_ones_lock_holds_nobody_up(team: Team, tmp_path: Path) -> None:
     backups = tmp_path / "backups"
     taking.take(backups)
