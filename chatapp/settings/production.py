@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 from urllib.parse import unquote, urlsplit
@@ -161,3 +162,9 @@ CSRF_COOKIE_SECURE = True
 LANGUAGE_COOKIE_SECURE = True
 SESSION_COOKIE_NAME = "__Host-session"
 CSRF_COOKIE_NAME = "__Host-csrf"
+
+# The image has this folder, and a volume that did not begin as a copy of the image's has not. Python would go to /tmp
+# without a word, which is memory in a container, and bodies of a hundred megabytes lie there.
+if _temporary := os.environ.get("TMPDIR"):
+    with contextlib.suppress(OSError):  # no volume, as in what takes no bodies
+        os.makedirs(_temporary, mode=0o700, exist_ok=True)

@@ -174,6 +174,14 @@ def test_production_takes_webhooks_without_tls_inside_networks_that_it_names(tmp
     assert done.stdout == "started\n", done.stderr
 
 
+def test_bodies_lie_on_a_volume_that_is_new_and_not_in_memory(tmp_path: Path) -> None:
+    """As with Kubernetes, where a volume begins empty."""
+    show = "import chatapp.daphne, chatapp.asgi, tempfile; print(tempfile.gettempdir())"
+    done = run(show, "production", **{**safe(), "OCTAVO_DATA": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")})
+    assert done.stdout == f"{tmp_path}/tmp\n", done.stderr
+    assert stat.S_IMODE((tmp_path / "tmp").stat().st_mode) == 0o700
+
+
 def test_host_names_may_have_blanks_between_them_and_what_is_switched_on_is_on(tmp_path: Path) -> None:
     written = {"OCTAVO_HOSTS": " chat.example.org , [::1],.example.net", "OCTAVO_OPERATOR_MFA": "on"}
     show = "from django.conf import settings as s; print(s.ALLOWED_HOSTS, s.OCTAVO_URL, s.OCTAVO_OPERATOR_MFA)"
