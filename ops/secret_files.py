@@ -15,6 +15,7 @@ import secrets
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 CERTIFICATE, KEY = "tls.crt", "tls.key"
 
@@ -61,6 +62,20 @@ def once(folder: Path, name: str, text: str) -> str:
     return path.read_text()
 
 
+def agree(folder: Path, address: str, host: str, file: str, held: str) -> None:
+    """Raises SecretsError where the address of our own server has another password: one of the two was deleted, or is
+    empty. Addresses of other servers are nobody's business here."""
+    try:
+        found = urlsplit((folder / address).read_text().strip())
+    except ValueError:
+        raise SecretsError(f"{folder / address} cannot be read as an address") from None
+    if found.hostname == host and (not held or unquote(found.password or "") != held):
+        raise SecretsError(
+            f"{folder / address} has not the password of {folder / file}: they come in pairs. "
+            "Write the same into both, or delete both and run this again."
+        )
+
+
 def make(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,6 +92,8 @@ def make(folder: Path) -> None:
         once(folder, "redis_url", f"redis://:{auth[1]}@redis:6379/0")
         once(folder, "metrics_token", password())
         once(folder, "mail_url", "")
+        agree(folder, "database_url", "postgres", "database_password", database)
+        agree(folder, "redis_url", "redis", "redis_auth.conf", auth[1])
     except OSError as error:
         raise SecretsError(f"{error.filename or folder}: {error.strerror}") from None
 

@@ -58,6 +58,28 @@ def test_passwords_agree_with_the_addresses_that_they_are_in_and_none_is_used_tw
     assert len({held[name] for name in names}) == 5
 
 
+@pytest.mark.parametrize(("file", "address"), [("database_password", "database_url"), ("redis_auth.conf", "redis_url")])
+def test_one_of_a_pair_that_was_made_anew_is_said_and_servers_of_ones_own_are_not_judged(
+    file: str, address: str, tmp_path: Path
+) -> None:
+    make(tmp_path)
+    (tmp_path / file).unlink()
+    done = command(tmp_path)
+    assert done.returncode == 1
+    assert f"{tmp_path / address} has not the password of {tmp_path / file}: they come in pairs" in done.stderr
+    (tmp_path / address).unlink()
+    assert command(tmp_path).returncode == 0
+    (tmp_path / address).unlink()
+    (tmp_path / address).write_text("postgres://octavo:its-own@database.example.org/octavo\n")
+    assert command(tmp_path).returncode == 0
+
+
+def test_a_password_that_is_empty_is_not_put_into_an_address_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "database_password").touch()
+    with pytest.raises(SecretsError, match="they come in pairs"):
+        make(tmp_path)
+
+
 def test_a_new_secret_key_keeps_those_before_for_what_they_have_signed(tmp_path: Path) -> None:
     make(tmp_path)
     before = contents(tmp_path)
