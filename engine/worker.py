@@ -146,6 +146,8 @@ def _secret(name: str) -> str:
         return Path(file).read_text().strip() if file else os.environ.get(name, "")
     except OSError as error:
         raise SecretError(f"{name}_FILE={file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise SecretError(f"{name}_FILE={file} cannot be read: it is no text.") from None
 
 
 def _metrics_token(options: argparse.Namespace) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from engine.config import EngineConfig
@@ -83,3 +85,12 @@ def test_ranks_are_counted_by_an_option_or_by_the_environment(monkeypatch: pytes
     assert _arguments([]).tensor_parallel == 4
     assert _arguments(["--tensor-parallel", "2"]).tensor_parallel == 2
     assert "tensor_parallel" in ENGINE_SETTINGS
+
+
+def test_a_secrets_file_that_holds_no_text_ends_the_worker_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "redis_url").write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("REDIS_URL_FILE", str(tmp_path / "redis_url"))
+    assert main(["--model", "m"]) == 1
+    assert capsys.readouterr().err == f"REDIS_URL_FILE={tmp_path / 'redis_url'} cannot be read: it is no text.\n"
