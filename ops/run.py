@@ -267,6 +267,32 @@ def start_supervisor(env: dict[str, str], conf: Path) -> subprocess.Popen[bytes]
     )
 
 
+def wait_for_the_one_before(run: Path) -> None:
+    """Of a `make run` that was killed the supervisor ends its programs in order, with their ports in use."""
+    deadline, said = time.monotonic() + STOP_S, False
+    while answers(run / "supervisor.sock"):
+        if time.monotonic() > deadline:
+            raise StartError(f"The Octavo before does not end: something answers at {run / 'supervisor.sock'}.")
+        if not said:
+            print("  The Octavo before is still ending; waiting for it", flush=True)
+        said = True
+        time.sleep(0.2)
+
+
+def answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def check_supervisor(supervisor: subprocess.Popen[bytes], data: Path) -> None:
+    if supervisor.poll() is not None:
+        raise StartError(f"The supervisor ended: {last_line(data / 'logs' / 'supervisord.log')}")
+
+
 def start_site(run: Path) -> None:
     """Start the programs that need the database, which is prepared while the engines load their models."""
     rpc = supervised(run)
@@ -317,8 +343,7 @@ def wait_until_ready(port: int, supervisor: subprocess.Popen[bytes], run: Path, 
     deadline = time.monotonic() + READY_TIMEOUT_S
     failures: dict[str, int] = {}
     while time.monotonic() < deadline:
-        if supervisor.poll() is not None:
-            raise StartError(f"The supervisor ended: {last_line(data / 'logs' / 'supervisord.log')}")
+        check_supervisor(supervisor, data)
         try:
             with urllib.request.urlopen(question, timeout=2) as reply:  # noqa: S310
                 # A model that is still being loaded leaves the site up, and is named.
@@ -381,9 +406,10 @@ def serve() -> int:
     if "%" in str(data):
         raise StartError(f"OCTAVO_DATA={data} has a % in it, which the supervisor would read as a variable.")
     started = time.monotonic()
-    check_port(host, port)
     with data_folder(data):
         run = run_folder(data)
+        wait_for_the_one_before(run)
+        check_port(host, port)
         served = models()
         check_identity(served)
         env = environment(data, run, host, port, served)
@@ -402,6 +428,7 @@ def serve() -> int:
             compile_catalogues()
             prepare(env)
             print("* Starting the web server, the recorder and Celery", flush=True)
+            check_supervisor(supervisor, data)
             start_site(run)
             wait_until_ready(port, supervisor, run, data)
             announce(address(env), data, time.monotonic() - started, setup_link(env))

@@ -6,11 +6,21 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from ops.run import LONGEST_RUN_FOLDER, StartError, data_folder, run_folder
+from ops.run import (
+    LONGEST_RUN_FOLDER,
+    StartError,
+    check_supervisor,
+    data_folder,
+    run_folder,
+    wait_for_the_one_before,
+)
 from ops.valkey import write_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,6 +145,37 @@ def test_a_second_start_on_the_same_data_is_refused(tmp_path: Path) -> None:
         pass
     with data_folder(tmp_path / "data"):
         assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_start_waits_for_the_programs_of_one_that_was_killed(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wait_for_the_one_before(short)
+    assert capsys.readouterr().out == ""
+    with ThreadPoolExecutor() as pool, socket.socket(socket.AF_UNIX) as supervisor:
+        supervisor.bind(str(short / "supervisor.sock"))
+        supervisor.listen()
+        waiting = pool.submit(wait_for_the_one_before, short)
+        supervisor.accept()
+        supervisor.accept()
+        assert not waiting.done()
+        supervisor.close()  # and its file stays, as after a kill
+        waiting.result(60)
+    assert capsys.readouterr().out.count("still ending") == 1
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path has room for a socket's name."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_a_supervisor_that_ends_at_once_is_said_with_its_last_line(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "supervisord.log").write_text("first\nwhat is wrong\n")
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+        with pytest.raises(StartError, match="The supervisor ended: what is wrong"):
+            check_supervisor(ended, tmp_path)
 
 
 def test_a_data_folder_with_a_long_path_gets_a_short_private_place_for_sockets(tmp_path: Path) -> None:
