@@ -161,7 +161,7 @@ class _Reader:
             pipe.xadd(self._wake_key, {"": ""}, maxlen=4, approximate=False)
             pipe.expire(self._wake_key, WAKE_TTL_S)
             await pipe.execute()
-        except redis.exceptions.OutOfMemoryError:
+        except redis.exceptions.ResponseError:  # its memory is full, or its disk
             # Without a wake-up the reader looks after BLOCK_S by itself; this may be sooner.
             await asyncio.sleep(WAKE_AGAIN_S)
             if self._by_key and not self._waiting:

@@ -537,6 +537,30 @@ async def test_an_answer_outlasts_a_redis_without_memory(wire: Wire, serve: Serv
     assert text_of(events) == alone.text
 
 
+async def test_an_answer_outlasts_a_redis_that_writes_nothing(
+    wire: Wire, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where its disk is full (MISCONF), which is said in the same way as that too few replicas are there."""
+    served = serve()
+    request, waiting = a_question(tokens=1500), a_question("u", tokens=1500)
+    for one in (request, waiting):
+        submit.enqueue(one)
+        await first_tokens(one.id)
+    wire.redis.config_set("min-replicas-to-write", "1")
+    try:
+        reading = [asyncio.create_task(answer_of(request.id))]
+        await asyncio.sleep(0.3)
+        reading.append(asyncio.create_task(answer_of(waiting.id)))  # its reader cannot be woken up
+        await asyncio.sleep(2.5)
+        assert served.status is None, "the worker has ended"
+    finally:
+        wire.redis.config_set("min-replicas-to-write", "0")
+    for events in await asyncio.wait_for(asyncio.gather(*reading), 30):
+        assert isinstance(events[-1], Finished)
+    assert_contiguous(wire, request.id)
+    assert not [record for record in caplog.records if record.name == "asyncio"], "a task failed, unseen"
+
+
 # --- stopping, looking --------------------------------------------------------------------------------------------
 
 
