@@ -46,7 +46,21 @@ MOST_ATTEMPTS = 5
 TAKEOVER_IDLE_S = 10.0
 TAKEOVER_EVERY_S = 5.0
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
-PASSING = (OperationalError, InterfaceError, redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
+PASSING = (
+    OperationalError,
+    InterfaceError,
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ReadOnlyError,
+)
+# As a Redis says it that writes nothing for now: its disk is full, or the replicas that it wants are away.
+UNWRITABLE = ("MISCONF", "NOREPLICAS")
+
+
+def _passes(error: Exception) -> bool:
+    """Whether the database or Redis is at fault, and no entry."""
+    unwritable = isinstance(error, redis.exceptions.ResponseError) and str(error).startswith(UNWRITABLE)
+    return unwritable or isinstance(error, PASSING)
 
 
 ended = Signal()
@@ -204,7 +218,9 @@ class Recorder:
                 connection.ensure_connection()
                 self.once()
                 failures = 0
-            except PASSING as error:
+            except Exception as error:
+                if not _passes(error):
+                    raise
                 # The database or Redis is away: the entries wait in their stream.
                 log.warning("recorder.waiting", error=type(error).__name__)
                 connection.close()
@@ -230,9 +246,9 @@ class Recorder:
         try:
             if not record(entry.generation_id):
                 self._lost(entry)
-        except PASSING:
-            raise
         except Exception as error:
+            if _passes(error):
+                raise
             figures.record_failures.inc()
             log.error("recorder.failed", generation=entry.generation_id, cause=cause(error))
             if finished.deliveries(entry) >= MOST_ATTEMPTS:

@@ -107,6 +107,32 @@ def test_whoever_comes_second_with_an_older_view_of_the_row_changes_nothing(
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_recorder_waits_for_a_redis_that_writes_nothing(
+    transactional_db: None, team: Team, worker: ScriptedWorker, server: redis.Redis
+) -> None:
+    """As where its disk is full (MISCONF), which is said in the same way as that too few replicas are there."""
+    generation = services.ask(access=team.member, text="Where is my tent?")
+    worker.answer("On its way.")
+    server.config_set("min-replicas-to-write", "1")
+    rounds: list[None] = []
+
+    def stopping() -> bool:
+        rounds.append(None)
+        if len(rounds) == 2:
+            server.config_set("min-replicas-to-write", "0")
+        return len(rounds) > 2
+
+    try:
+        recorder.Recorder(stopping).run()
+    finally:
+        server.config_set("min-replicas-to-write", "0")
+    assert len(rounds) == 3, "it ended by itself"
+    generation.refresh_from_db()
+    assert generation.state == State.FINISHED
+    assert server.xlen(protocol.FINISHED) == 0
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_recorder_killed_between_commit_and_ack_is_taken_over_without_writing_twice(
     transactional_db: None, team: Team, worker: ScriptedWorker, server: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
