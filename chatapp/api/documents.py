@@ -51,7 +51,7 @@ lives on without its caller, and is resumed behind any number by `starting_after
 
 **Idempotency.** With `Idempotency-Key` a repeated request gets the answer that the first one began, while it runs and
 for an hour behind its end (afterwards 410); another body with the same key is a 422. Where the first one ended without
-an answer, it begins anew.
+an answer, as one that is not kept does when its caller goes away, it begins anew.
 
 **Headers.** `x-request-id` is on every answer, your own where you sent one: those who run this site find by it what
 became of a request. A `traceparent` (W3C Trace Context) makes it a part of your trace, where they keep traces.
