@@ -32,6 +32,9 @@ LOOK_EVERY_S = 0.05
 # For closing handshakes, and for the last bytes of streams that have been ended.
 CLOSING_S = 1.0
 LAST_S = 2.0
+# Connections that have come and wait to be accepted while the loop is busy; the system may allow less (somaxconn).
+# Twisted's own 50 are had by one burst, and whoever comes then is cut off by the kernel, without a word.
+MOST_COMING = 4096
 # What an application writes last is on its way to the kernel with the loop's next turns.
 FLUSH_S = 0.05
 
@@ -42,6 +45,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 class DrainingServer(Server):
     def __init__(self, application: Any, **options: Any) -> None:
+        options["endpoints"] = [with_backlog(one) for one in options.get("endpoints") or ()]
         super().__init__(self._or_turned_away, **options)
         self._inner = application
 
@@ -51,6 +55,12 @@ class DrainingServer(Server):
             return
         await receive()
         turn_away(send.args[0])
+
+    def run(self) -> None:
+        # autobahn would drop the connection of whoever sends too much or what is no websocket, without a word: a client
+        # that is not told why (1009, 1002, 1007) connects and sends the same again.
+        reactor.callWhenRunning(lambda: self.ws_factory.setProtocolOptions(failByDrop=False))
+        super().run()
 
     def kill_all_applications(self) -> Any:
         """The reactor goes on until what this gives has happened."""
@@ -94,6 +104,13 @@ class DrainingServer(Server):
         if running:
             await asyncio.wait(running, timeout=CLOSING_S)
         return len(running)
+
+
+def with_backlog(endpoint: str) -> str:
+    """A description of where to listen, as Twisted reads it; one that says a number of its own keeps it."""
+    if not endpoint.startswith(("tcp:", "unix:", "ssl:")) or ":backlog=" in endpoint:
+        return endpoint
+    return f"{endpoint}:backlog={MOST_COMING}"
 
 
 def turn_away(protocol: Any) -> None:

@@ -191,3 +191,44 @@ async def test_an_idle_process_ends_at_once_and_again_with_ctrl_c(team: Team, we
         idle.send(sig)
         assert await asyncio.to_thread(idle.popen.wait, STOP_S) == 0
         assert time.monotonic() - began < 3
+
+
+# --- what comes to a process --------------------------------------------------------------------------------------
+
+
+async def test_all_of_a_burst_are_answered_by_a_process_that_was_busy_when_they_came(
+    team: Team, web: Callable[..., WebProcess]
+) -> None:
+    """P7: they wait to be accepted; where too few may, the kernel cuts the others off."""
+    process = await asyncio.to_thread(web().ready)
+    process.send(signal.SIGSTOP)
+    opening = [asyncio.open_connection("127.0.0.1", process.port) for _ in range(200)]
+    connections = await asyncio.wait_for(asyncio.gather(*opening), 5)
+    for _, writer in connections:
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    process.send(signal.SIGCONT)
+    answers = await asyncio.wait_for(asyncio.gather(*(reader.readline() for reader, _ in connections)), 30)
+    assert set(answers) == {b"HTTP/1.1 200 OK\r\n"}
+    for _, writer in connections:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (b"\x81\xff" + (2 << 20).to_bytes(8, "big") + b"\0\0\0\0", 1009),
+        (b"\xf1\x80\0\0\0\0", 1002),
+        (b"\x81\x82\0\0\0\0\xff\xff", 1007),
+    ],
+    ids=["more than is read at all", "reserved bits", "text that is none"],
+)
+async def test_a_client_is_told_why_its_socket_ends_when_what_it_sent_cannot_be_read(
+    team: Team, staying: WebProcess, sent: bytes, code: int
+) -> None:
+    async with connect(f"ws://127.0.0.1:{staying.port}/ws/v1", additional_headers=key(team)) as socket:
+        await frames_until(socket, "session.created")
+        socket.transport.write(sent)
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(socket.recv(), 5)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == code
