@@ -21,13 +21,14 @@ from ops.setup import ROOT
 CONF = ROOT / "supervisord.conf"
 ENGINE = re.compile(r"^\[program:engine\]\n(?:.+\n)+", re.MULTILINE)
 COMMAND = re.compile(r"^command=(.*)$", re.MULTILINE)
+NUMBER = re.compile(r"[0-9]{1,6}")
 MOST = 64
 
 
 def each(env: dict[str, str]) -> int:
     """Engines of each model. Raises ValueError with the reason."""
     text = env.get("OCTAVO_ENGINES") or "1"
-    if not text.isdigit() or not 1 <= int(text) <= MOST:
+    if not NUMBER.fullmatch(text) or not 1 <= int(text) <= MOST:
         raise ValueError(f"OCTAVO_ENGINES={text} is no number of engines: 1 to {MOST} of each model can be started.")
     return int(text)
 
@@ -53,6 +54,14 @@ def options(name: str, path: str, env: dict[str, str], engines: int) -> list[str
     return found
 
 
+def more_options(name: str, number: int, env: dict[str, str]) -> list[str]:
+    given = env.get(variable(name), "")
+    try:
+        return shlex.split(given.replace("{n}", str(number)))
+    except ValueError as error:
+        raise ValueError(f"{variable(name)}={given} cannot be read as options: {error}.") from None
+
+
 def configuration(run: Path, env: dict[str, str], served: dict[str, str]) -> Path:
     """The supervisor's configuration; written anew into the run folder where there are several engines, or names.
 
@@ -70,12 +79,13 @@ def configuration(run: Path, env: dict[str, str], served: dict[str, str]) -> Pat
     programs: list[str] = []
     for name, path in models.items():
         for number in range(count):
-            words = options(name, path, env, len(models) * count)
+            served_as = (alone and env.get("OCTAVO_WORKER_SERVED_AS")) or name
+            words = options(served_as, path, env, len(models) * count)
             if not alone:  # one store a model: each keeps its folder below a size of its own
                 words += ["--prompt-store", str(Path(env["OCTAVO_WORKER_PROMPT_STORE"]) / name)]
             if port.isdigit() and int(port) > 0:
                 words += ["--metrics-port", str(int(port) + len(programs))]
-            words += shlex.split(env.get(variable(name), "").replace("{n}", str(number)))
+            words += more_options(name, number, env)
             programs.append(_program(found.group(), program(name, number, count), words))
     conf = run / "supervisord.conf"
     conf.write_text(text[: found.start()] + "\n".join(programs) + text[found.end() :])

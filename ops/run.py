@@ -191,6 +191,8 @@ def environment(data: Path, run: Path, host: str, port: int, served: dict[str, s
         env["OCTAVO_METRICS_TOKEN"] = env.get("OCTAVO_METRICS_TOKEN") or made_once(data / "metrics_token")
     if env.get("OCTAVO_METRICS_TOKEN") or env.get("OCTAVO_METRICS_TOKEN_FILE"):
         env.setdefault("OCTAVO_WORKER_METRICS_PORT", "0")
+    if not served and env.get("OCTAVO_MODEL_NAME"):  # the web asks for it by this name, so that is what is served
+        env.setdefault("OCTAVO_WORKER_SERVED_AS", env["OCTAVO_MODEL_NAME"])
     if served:
         env["OCTAVO_MODELS"] = ",".join(f"{name}={path}" for name, path in served.items())
     if embedded:

@@ -17,6 +17,7 @@ from chatapp.tenants.access import Access, access_for_key, access_for_user
 from chatapp.tenants.models import Tenant
 from engine.protocol import served_models
 from ops import engines
+from ops.run import environment
 from tests.chat.conftest import ScriptedWorker, Team
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -261,7 +262,31 @@ def test_several_engines_of_one_model_divide_the_cores_and_share_its_prompt_stor
     assert re.findall(r"/prompts/(\S)", text) == ["a", "a", "b", "b"]
 
 
-@pytest.mark.parametrize("count", ["0", "65", "-1", "two"])
+@pytest.mark.parametrize("count", ["0", "65", "-1", "two", "²", "٣", "9" * 5000], ids=lambda count: count[:5])
 def test_a_number_of_engines_that_cannot_be_is_refused_in_words(tmp_path: Path, count: str) -> None:
     with pytest.raises(ValueError, match=f"OCTAVO_ENGINES={count} is no number of engines"):
         engines.configuration(tmp_path, {"OCTAVO_ENGINES": count, "OCTAVO_MODEL": "m"}, {})
+
+
+def test_options_of_an_engine_that_cannot_be_read_are_refused_with_their_variable(tmp_path: Path) -> None:
+    env = {"OCTAVO_ENGINES": "2", "OCTAVO_MODEL": "m", "OCTAVO_ENGINE_M": "--name 'a b"}
+    with pytest.raises(ValueError, match="OCTAVO_ENGINE_M=--name 'a b cannot be read as options: No closing quotation"):
+        engines.configuration(tmp_path, env, {})
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_the_only_model_is_served_under_the_name_that_the_web_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    for name, value in {
+        "OCTAVO_MODEL": str(tmp_path / "model"), "OCTAVO_MODEL_NAME": "acme-chat", "OCTAVO_ENGINES": count
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("OCTAVO_WORKER_SERVED_AS", raising=False)
+    env = environment(tmp_path, tmp_path, "127.0.0.1", 8123, {})
+    assert env["OCTAVO_WORKER_SERVED_AS"] == "acme-chat"
+    commands = re.findall(r"-m engine.worker(.*)$", engines.configuration(tmp_path, env, {}).read_text(), re.MULTILINE)
+    assert len(commands) == int(count)
+    assert all("--served-as acme-chat" in command or not command for command in commands), commands
