@@ -5,8 +5,8 @@ up without bound. Here the transport says when it has enough (64 KiB, Twisted's 
 has drained; and no more is read from a socket while MOST_UNREAD messages wait for the application. Who sends, bounds
 what waits: see chatapp.api.outbox.
 
-Its close takes application codes only, so a server that goes away (1001) or fails (1011) could not say so: these are
-written as the frames they are. What is sent while a close is under way goes nowhere, and is no fault.
+Its close takes application codes only, so a server that goes away (1001), fails (1011) or is full (1013) could not say
+so: these are written as the frames they are. What is sent while a close is under way goes nowhere, and is no fault.
 On a server that is not daphne nothing changes.
 """
 
@@ -28,7 +28,7 @@ Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
 MOST_UNREAD = 64
-SERVER_CODES = frozenset({1001, 1011})
+SERVER_CODES = frozenset({1001, 1011, 1013})
 
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
