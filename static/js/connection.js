@@ -3,6 +3,7 @@
 
 import { h, icon } from "#octavo/dom.js";
 import { gettext } from "#octavo/i18n.js";
+import { inWords } from "#octavo/refusals.js";
 
 // A short break is not worth a banner.
 const PATIENCE_MS = 1500;
@@ -11,15 +12,23 @@ const ATTEMPTS = 2;
 const LOGGED_OUT = 4401;
 const NO_ACCESS = 4403;
 const CLOSE_FOR = { 0: LOGGED_OUT, 401: LOGGED_OUT, 403: NO_ACCESS, 404: NO_ACCESS }; // by status, 0: sent elsewhere
+// The server has no room for another socket, or this person has too many.
+const NO_ROOM = new Set([1013, 4429]);
+
+/** Why a server that was reached lets nobody in, where it said so; "" where there is just no connection. Pure. */
+export const whyClosed = (code, refusal) => (NO_ROOM.has(code) ? inWords(refusal) : "");
 
 export function install(workspace) {
   const { octavo, session } = workspace;
   const place = document.getElementById("banner");
   let timer;
+  let why = "";
 
   workspace.on("connection", (state, code) => {
     clearTimeout(timer);
-    if (state === "open") place.hidden = true;
+    if (state === "waiting") why = whyClosed(code, octavo.connection.refusal);
+    if (state === "open" && !why) letIn();
+    else if (state === "open") timer = setTimeout(letIn, PATIENCE_MS); // it was turned away, and may be so again
     else if (state === "ended" && code !== 1000) tellEnd(code);
     else {
       timer = setTimeout(() => show(lost()), navigator.onLine ? PATIENCE_MS : 0);
@@ -32,6 +41,11 @@ export function install(workspace) {
     if (octavo.state === "open") place.hidden = true;
   });
 
+  function letIn() {
+    why = "";
+    place.hidden = true;
+  }
+
   function show({ text, way }) {
     place.replaceChildren(icon("wifi-off"), h("span", { class: "notice-text", text }), way);
     place.hidden = false;
@@ -40,7 +54,7 @@ export function install(workspace) {
   function lost() {
     return {
       text: navigator.onLine
-        ? gettext("No connection to the server. Answers go on there, and this page catches up.")
+        ? why || gettext("No connection to the server. Answers go on there, and this page catches up.")
         : gettext("You are offline. Answers go on without you, and this page catches up."),
       way: h("button", { type: "button", class: "button small", onclick: () => octavo.hurry() }, gettext("Try now")),
     };

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Callable
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, BrowserContext, expect
+from playwright.sync_api import Browser, BrowserContext, WebSocketRoute, expect
 
 from tests.api.test_slow_clients import web
 from tests.browser.conftest import DEADLINE_MS, Chat
@@ -167,3 +168,34 @@ def engine_pid(product: Stack) -> int:
             if "engine.worker" in words and "ops.child" not in words:
                 return child.pid
     raise AssertionError("no engine runs")
+
+
+def test_a_page_that_is_not_let_in_says_why_all_the_while_and_goes_on_once_there_is_room(chat: Chat) -> None:
+    words = "You have 64 sockets open already; close some."
+    refusal = {"type": "error", "code": "too_many_sockets", "message": words, "retryable": True, "retry_after_ms": 1000}
+    full, turned_away = True, []
+
+    def meet(socket: WebSocketRoute) -> None:
+        if not full:
+            socket.connect_to_server()
+            return
+        turned_away.append(socket)
+        socket.send(json.dumps(refusal))
+        socket.close(code=4429)
+
+    chat.page.route_web_socket("**/ws/ui**", meet)
+    chat.log_in()
+    banner = chat.page.locator("#banner")
+    expect(banner).to_contain_text(words)
+    chat.page.evaluate(
+        "window.hidden = 0; new MutationObserver(() => { hidden += document.querySelector('#banner').hidden; })"
+        ".observe(document.querySelector('#banner'), { attributes: true })"
+    )
+    met = len(turned_away)
+    while len(turned_away) < met + 2:
+        chat.page.wait_for_timeout(100)
+    assert chat.page.evaluate("hidden") == 0, "it does not come and go with each attempt"
+    full = False
+    expect(banner).to_be_hidden()
+    chat.ask("Name a colour.").wait_for_end()
+    assert chat.status() == "completed"
