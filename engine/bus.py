@@ -43,6 +43,7 @@ log = structlog.get_logger(__name__)
 BLOCK_S = 5.0
 BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 HEARING_S = 2.0
+SAY_EVERY_S = 10.0  # the same loss of Redis
 HUNG_S = 60.0
 """An engine that has work and makes no step for so long will not make one: others took its work over long ago, and
 where there are none only a new process helps."""
@@ -258,14 +259,15 @@ class Bus:
         # Whoever sees our first heartbeat may send a hint at once: it must not be older than where we begin to read.
         self._hearing.wait(HEARING_S)
         failures = 0
+        said, why, said_at = False, "", 0.0  # of the loss that was told last
         try:
             while True:
                 client = connect(self._url)
                 try:
                     prepare(client)
-                    if failures:
+                    if failures and said:
                         log.info("redis.connected")
-                    failures = 0
+                    failures, said = 0, False
                     self._beat_at = 0.0
                     self._warm_told = None
                     self._serve(client)
@@ -273,8 +275,10 @@ class Bus:
                 except PASSING as error:
                     if self._stop_at is not None and time.monotonic() > self._stop_at:
                         return
-                    if not failures:
+                    # One that is full lets us connect and refuses what we say, again and again.
+                    if not failures and (str(error) != why or time.monotonic() - said_at > SAY_EVERY_S):
                         log.warning("redis.lost", error=str(error))
+                        said, why, said_at = True, str(error), time.monotonic()
                     self._absorb(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)], wait_fully=True)
                     failures += 1
                 finally:

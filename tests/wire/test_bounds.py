@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 
 from chatapp.errors import Overloaded
 from chatapp.streaming import submit
-from engine import protocol
+from engine import bus, protocol
 from engine.protocol import Finished
-from tests.wire.conftest import MODEL, Wire, a_request, delta
+from tests.wire.conftest import MODEL, Wire, a_question, a_request, answer_of, delta, until
 
 LOOK_S = 0.25  # a look at the memory counts for 0.2 s
 
@@ -178,6 +180,33 @@ def test_a_full_redis_refuses_what_is_new_in_words_and_ends_what_is_there(
 
 
 # --- no worker ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_engine_whose_words_a_full_redis_refuses_says_that_once_and_all_of_them_later(
+    wire: Wire, serve: Callable[..., Any], limited: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tries many times a second: as many lines would push all others out of its log."""
+    told = Mock()
+    monkeypatch.setattr(bus, "log", told)
+    served = serve()
+    question = a_question(tokens=1000)
+    submit.enqueue(question)
+    await until(lambda: wire.redis.xlen(protocol.generation_key(question.id)) > 5)
+    limited(1.2)
+    await asyncio.sleep(2.0)
+    limited(0)
+    events = await answer_of(question.id)
+    assert isinstance(events[-1], Finished)
+    assert served.stop() == 0
+    losses = [call.kwargs["error"] for call in told.warning.call_args_list if call.args == ("redis.lost",)]
+    assert losses == [losses[0]], f"{len(losses)} times"
+    assert "maxmemory" in losses[0]
+    assert [call.args for call in told.info.call_args_list].count(("redis.connected",)) == 1
+    (alone,) = served.engine.generate([question.messages], question.params)
+    assert (
+        "".join(part.text for event in events if isinstance(event, protocol.Delta) for part in event.parts)
+        == alone.text
+    )
 
 
 def test_a_model_without_an_engine_takes_questions_for_a_while_and_then_says_so(wire: Wire) -> None:
