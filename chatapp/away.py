@@ -1,4 +1,4 @@
-"""What is away for a moment: the database, or Redis. Said as a refusal that may be tried again, and not as a fault.
+"""What is away for a moment, the database or Redis, which may also be full. A refusal to try again after, no fault.
 
 Whatever asks for either may find it away, so this is decided in one place: `away` for the APIs and sockets, and
 `server_error` for all other addresses, in which nothing may be asked of the database again.
@@ -19,13 +19,13 @@ from django.utils import translation
 from django.views import defaults
 
 from chatapp import languages
-from chatapp.errors import Unavailable
+from chatapp.errors import Overloaded, Unavailable
 from chatapp.logs import cause
 
 log = structlog.get_logger(__name__)
 
 DATABASE = (OperationalError, InterfaceError)
-REDIS = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
+REDIS = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.ReadOnlyError)
 AGAIN_S = 3
 
 
@@ -36,6 +36,8 @@ def away(error: BaseException | None) -> Unavailable | None:
         return Unavailable("The database cannot be reached right now. Try again.", retry_after_s=AGAIN_S)
     if isinstance(error, REDIS):
         return Unavailable("The queue cannot be reached right now. Try again.", retry_after_s=AGAIN_S)
+    if isinstance(error, redis.exceptions.OutOfMemoryError):
+        return Overloaded("This server has as much to do as it can hold. Try again.", retry_after_s=AGAIN_S)
     return None
 
 
