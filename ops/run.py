@@ -22,6 +22,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import xmlrpc.client
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -37,6 +38,7 @@ STOP_S = 70.0
 READY_TIMEOUT_S = 300.0
 REDIS_WAIT_S = 10.0
 DEMO_SETTINGS = "chatapp.settings.local"
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Programs of supervisord.conf that need the database.
 SITE = ("web", "recorder", "celery", "beat")
 FAILURES = {
@@ -292,7 +294,11 @@ def answers(path: Path) -> bool:
 
 def check_supervisor(supervisor: subprocess.Popen[bytes], data: Path) -> None:
     if supervisor.poll() is not None:
-        raise StartError(f"The supervisor ended: {last_line(data / 'logs' / 'supervisord.log')}")
+        raise StartError(ended(data))
+
+
+def ended(data: Path) -> str:
+    return f"The supervisor ended: {last_line(data / 'logs' / 'supervisord.log')}"
 
 
 def start_site(run: Path) -> None:
@@ -305,12 +311,10 @@ def start_site(run: Path) -> None:
 
 def supervised(run: Path) -> Any:
     """The supervisor whose socket is in this run folder, to be called; an OSError where it does not answer."""
-    from xmlrpc.client import ServerProxy
-
     from supervisor.xmlrpc import SupervisorTransport
 
     transport = SupervisorTransport(None, None, f"unix://{run}/supervisor.sock")
-    return ServerProxy("http://127.0.0.1", transport=transport).supervisor
+    return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport).supervisor
 
 
 def last_line(log: Path) -> str:
@@ -330,7 +334,7 @@ def last_line(log: Path) -> str:
 
 def failed_program(run: Path, data: Path) -> str | None:
     """The first program that keeps ending right after its start, with the last line of its log."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, xmlrpc.client.Error):
         for process in supervised(run).getAllProcessInfo():
             if process["statename"] in ("BACKOFF", "FATAL"):
                 name = process["name"]
@@ -431,13 +435,16 @@ def serve() -> int:
             prepare(env)
             print("* Starting the web server, the recorder and Celery", flush=True)
             check_supervisor(supervisor, data)
-            start_site(run)
+            try:
+                start_site(run)
+            except (OSError, xmlrpc.client.Error):  # it is ending just now
+                raise StartError(ended(data)) from None
             wait_until_ready(port, supervisor, run, data)
             announce(address(env), data, time.monotonic() - started, setup_link(env))
             status = supervisor.wait()
             raise StartError(f"The supervisor ended with status {status}; see {data / 'logs' / 'supervisord.log'}.")
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            heed_no_more()
             print("\nStopping …", flush=True)
             stop(supervisor)
             shutil.rmtree(counts["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
@@ -446,7 +453,15 @@ def serve() -> int:
 
 
 def on_signal(number: int, frame: FrameType | None) -> None:
+    heed_no_more()
     raise Stopped
+
+
+def heed_no_more() -> None:
+    """We are ending already. A second signal (Ctrl-C again, the terminal that closes behind it) must not keep us from
+    stopping what runs: it would go on, with nobody to hold the data folder for it."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_make() -> None:
@@ -458,7 +473,7 @@ def die_with_make() -> None:
 
 def main() -> int:
     die_with_make()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOPPING:
         signal.signal(number, on_signal)
     try:
         return serve()

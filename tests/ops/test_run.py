@@ -157,6 +157,16 @@ def test_a_killed_make_takes_everything_with_it(octavo: Octavo) -> None:
     assert octavo.get("/healthz") == 0
 
 
+def test_a_second_signal_keeps_nothing_from_being_stopped(octavo: Octavo) -> None:
+    running = octavo.part("ops.run")
+    assert running is not None
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
+        running.send_signal(number)
+        time.sleep(0.3)
+    running.wait(60)
+    assert not [process for process in octavo.left() if process.pid != octavo.process.pid and process != running]
+
+
 def test_a_killed_supervisor_takes_everything_with_it(octavo: Octavo) -> None:
     supervisor = octavo.part("supervisor.supervisord")
     assert supervisor is not None

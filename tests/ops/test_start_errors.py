@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ops import run
 from ops.run import (
     LONGEST_RUN_FOLDER,
     StartError,
@@ -192,3 +193,21 @@ def test_the_embedded_redis_keeps_every_accepted_request(tmp_path: Path) -> None
     config = write_config(tmp_path / "val key", tmp_path / "v.sock").read_text()
     for setting in ("appendonly yes", "appendfsync everysec", "maxmemory-policy noeviction", "port 0"):
         assert setting in config.splitlines()
+
+
+def test_a_supervisor_that_ends_before_the_site_starts_is_one_line_and_exit_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there when somebody looks, and does not answer."""
+    data = tmp_path / "data"
+    monkeypatch.setenv("OCTAVO_DATA", str(data))
+    monkeypatch.setenv("PORT", free_port())
+
+    def dying_supervisor(*_: object) -> subprocess.Popen[bytes]:
+        (data / "logs" / "supervisord.log").write_text("shutting down\n")
+        return subprocess.Popen(["sleep", "60"])
+
+    monkeypatch.setattr(run, "start_supervisor", dying_supervisor)
+    monkeypatch.setattr(run, "prepare", lambda env: None)
+    with pytest.raises(StartError, match="The supervisor ended: shutting down"):
+        run.serve()
