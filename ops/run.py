@@ -26,21 +26,26 @@ import xmlrpc.client
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from ops import engines
 from ops.child import die_with_parent
 from ops.messages import compile_catalogues
 from ops.setup import CACHE, MODEL_DIR, ROOT, SetupError, convert
+from ops.supervision import (
+    StartError,
+    check_supervisor,
+    ended,
+    failed_program,
+    start_site,
+    start_supervisor,
+    stop,
+    wait_for_the_one_before,
+)
 
-# The supervisor ends its programs one after the other, each within its stopwaitsecs.
-STOP_S = 70.0
 READY_TIMEOUT_S = 300.0
 REDIS_WAIT_S = 10.0
 DEMO_SETTINGS = "chatapp.settings.local"
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Programs of supervisord.conf that need the database.
-SITE = ("web", "recorder", "celery", "beat")
 FAILURES = {
     "migrate": "The database cannot be prepared (DATABASE_URL)",
     "collectstatic": "The pages' files cannot be collected",
@@ -52,10 +57,6 @@ EXCEPTION = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Configured|Warning): "
 LONGEST_RUN_FOLDER = 90
 MEMORY = Path("/dev/shm")  # noqa: S108  only its owner can read what is put there
 COUNTS_NEED = 16 << 20
-
-
-class StartError(Exception):
-    """Octavo cannot start; the message is the one line that the user needs."""
 
 
 class Stopped(Exception):
@@ -235,8 +236,9 @@ def prepare(env: dict[str, str]) -> None:
     command = [sys.executable, "manage.py", "prepare"]
     result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     if result.returncode:
-        step = (result.stdout.split() or ["migrate"])[-1]  # settings that cannot be read fail before the first
-        raise StartError(f"{FAILURES[step]}: {reason(result.stderr)}")
+        steps = result.stdout.split()
+        # Before the first one the settings are read, which name what is wrong by themselves.
+        raise StartError(f"{FAILURES[steps[-1]]}: {reason(result.stderr)}" if steps else reason(result.stderr))
 
 
 def reason(output: str) -> str:
@@ -257,89 +259,6 @@ def check_redis(url: str) -> None:
         wait_for_redis(url, REDIS_WAIT_S, lambda line: print(f"  {line}", flush=True))
     except (RedisUnavailable, redis.RedisError) as error:
         raise StartError(f"REDIS_URL: {error}") from None
-
-
-def start_supervisor(env: dict[str, str], conf: Path) -> subprocess.Popen[bytes]:
-    # Its own session: Ctrl-C reaches this process only, which then stops the supervisor in order.
-    return subprocess.Popen(
-        [sys.executable, "-m", "supervisor.supervisord", "-c", str(conf)],
-        cwd=ROOT,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-    )
-
-
-def wait_for_the_one_before(run: Path) -> None:
-    """Of a `make run` that was killed the supervisor ends its programs in order, with their ports in use."""
-    deadline, said = time.monotonic() + STOP_S, False
-    while answers(run / "supervisor.sock"):
-        if time.monotonic() > deadline:
-            raise StartError(f"The Octavo before does not end: something answers at {run / 'supervisor.sock'}.")
-        if not said:
-            print("  The Octavo before is still ending; waiting for it", flush=True)
-        said = True
-        time.sleep(0.2)
-
-
-def answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
-
-
-def check_supervisor(supervisor: subprocess.Popen[bytes], data: Path) -> None:
-    if supervisor.poll() is not None:
-        raise StartError(ended(data))
-
-
-def ended(data: Path) -> str:
-    return f"The supervisor ended: {last_line(data / 'logs' / 'supervisord.log')}"
-
-
-def start_site(run: Path) -> None:
-    """Start the programs that need the database, which is prepared while the engines load their models."""
-    rpc = supervised(run)
-    for process in rpc.getAllProcessInfo():
-        if process["statename"] == "STOPPED" and process["name"].partition("-")[0] in SITE:
-            rpc.startProcess(f"{process['group']}:{process['name']}", False)
-
-
-def supervised(run: Path) -> Any:
-    """The supervisor whose socket is in this run folder, to be called; an OSError where it does not answer."""
-    from supervisor.xmlrpc import SupervisorTransport
-
-    transport = SupervisorTransport(None, None, f"unix://{run}/supervisor.sock")
-    return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport).supervisor
-
-
-def last_line(log: Path) -> str:
-    """In a person's words: of a structured line what happened, and why."""
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    if not lines:
-        return "its log is empty"
-    try:
-        said = json.loads(lines[-1])
-    except ValueError:
-        return lines[-1]
-    if not isinstance(said, dict):
-        return lines[-1]
-    why = str(said.get("exception") or said.get("error") or said.get("reason") or said.get("cause") or "").strip()
-    return ": ".join(part for part in (str(said.get("event", "")), why.splitlines()[-1] if why else "") if part)
-
-
-def failed_program(run: Path, data: Path) -> str | None:
-    """The first program that keeps ending right after its start, with the last line of its log."""
-    with contextlib.suppress(OSError, xmlrpc.client.Error):
-        for process in supervised(run).getAllProcessInfo():
-            if process["statename"] in ("BACKOFF", "FATAL"):
-                name = process["name"]
-                return f"{name}: {last_line(data / 'logs' / f'{name}.log')}"
-    return None
 
 
 def wait_until_ready(port: int, supervisor: subprocess.Popen[bytes], run: Path, data: Path) -> None:
@@ -389,17 +308,6 @@ def announce(url: str, data: Path, seconds: float, link: str = "") -> None:
     if link:
         lines.append(f"  Nobody runs this site yet. Make its first operator: {link}")
     print("\n".join(lines), flush=True)
-
-
-def stop(supervisor: subprocess.Popen[bytes]) -> None:
-    """End the supervisor and with it every program; insist when it does not listen."""
-    if supervisor.poll() is None:
-        supervisor.terminate()
-        try:
-            supervisor.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            supervisor.kill()  # its programs end with it: ops.child
-            supervisor.wait()
 
 
 def serve() -> int:

@@ -27,6 +27,7 @@ import redis
 
 from engine import occupancy_wire, protocol
 from ops import run as make_run
+from ops import supervision
 from ops.engines import CONF
 from ops.messages import compile_catalogues
 from tests.chaos.proxy import Proxy
@@ -77,14 +78,14 @@ class Product:
         conf.write_text(several(CONF.read_text(), self.ports, engines))
         compile_catalogues()
         self._env = make_run.counting(self._env, data)
-        self.supervisor = make_run.start_supervisor(self._env, conf)
-        self._rpc = make_run.supervised(self._run)
+        self.supervisor = supervision.start_supervisor(self._env, conf)
+        self._rpc = supervision.supervised(self._run)
         self.redis = redis.Redis(unix_socket_path=f"{self._run}/valkey.sock", protocol=2)
         self.proxy.start()
         try:
             make_run.prepare(self._env)
             self.demo: dict[str, Any] = json.loads((data / "demo.json").read_text())
-            make_run.start_site(self._run)
+            supervision.start_site(self._run)
             wait_for(lambda: self.is_whole(engines), START_S, 0.25)
         except BaseException:
             self.stop()
@@ -167,7 +168,7 @@ class Product:
         if self.supervisor.poll() is None:
             with contextlib.suppress(OSError):
                 self.wake_all()  # a stopped process takes no TERM
-        make_run.stop(self.supervisor)
+        supervision.stop(self.supervisor)
         self.proxy.stop()
         shutil.rmtree(self._env["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)
         if self._run != self.data:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.run import last_line
+from ops.supervision import last_line
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,8 @@ from pathlib import Path
 import pytest
 
 from ops import run
-from ops.run import (
-    LONGEST_RUN_FOLDER,
-    StartError,
-    check_supervisor,
-    data_folder,
-    run_folder,
-    wait_for_the_one_before,
-)
+from ops.run import LONGEST_RUN_FOLDER, data_folder, run_folder
+from ops.supervision import StartError, check_supervisor, wait_for_the_one_before
 from ops.valkey import write_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,13 +84,15 @@ def free_port() -> str:
     [
         ({"OCTAVO_BIND": "192.0.2.1"}, "OCTAVO_BIND=192.0.2.1"),
         ({"DATABASE_URL": "nonsense"}, "DATABASE_URL"),
+        ({"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}, "(DATABASE_URL): connection failed"),
         ({"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}, "port 1 failed"),
+        ({"OCTAVO_DATABASE_WAIT_S": "soon"}, "\nOCTAVO_DATABASE_WAIT_S must be"),
         ({"OCTAVO_DATA": "/tmp/octavo-%d"}, "OCTAVO_DATA=/tmp/octavo-%d has a %"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(tmp_path: Path, env: dict[str, str], said: str) -> None:
     line = one_line(start(tmp_path, PORT=free_port(), OCTAVO_MODEL=str(model_stub(tmp_path)), **env))
-    assert said in line
+    assert said in f"\n{line}"
 
 
 @pytest.mark.parametrize(("held", "said"), [(b" \n", "is empty"), (b"\xff\xfe", "it is no text")])
