@@ -16,6 +16,7 @@ import redis.exceptions
 import structlog
 from channels.db import database_sync_to_async
 
+from chatapp import stopping
 from chatapp.api import turns
 from chatapp.chat import services
 from chatapp.chat.models import Generation
@@ -56,6 +57,8 @@ async def complete_all(**arguments: Any) -> list[Generation]:
 
 
 async def _begun(begin: Callable[[], list[Generation]]) -> list[Generation]:
+    if stopping.begun.reached:  # it would be cut in the middle; told now, its caller asks another process
+        raise stopping.Stopping
     starting = asyncio.ensure_future(in_thread(begin))
     try:
         return await asyncio.shield(starting)

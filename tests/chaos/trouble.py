@@ -35,6 +35,7 @@ WEIGHTS = {
     ("redis", FREEZE): 1,
 }
 FROZEN_S = (4.0, 6.5)
+LEAVES_S = 10.0  # a web process that is told to end cuts its last streams by then (stopwaitsecs in supervisord.conf)
 AT_ONCE = 0.4
 """So many events do not wait: they hit what is just getting up again, and the last one that stands. If all did, a slow
 machine would do nothing but start processes."""
@@ -78,7 +79,7 @@ def planned(
 
 @dataclass
 class Done:
-    """What has happened: when (monotonic), until when the process was frozen."""
+    """What has happened: when (monotonic), until when the process was frozen, or was leaving."""
 
     event: Event
     at: float
@@ -102,7 +103,7 @@ class Trouble:
             number = {KILL: signal.SIGKILL, FREEZE: signal.SIGSTOP, TERM: signal.SIGTERM}[event.how]
             await asyncio.to_thread(wait_for, lambda: self.product.send(event.program, number), 60, 0.2)  # noqa: B023
             done = Done(event, time.monotonic())
-            done.until = done.at + event.frozen_s
+            done.until = done.at + (LEAVES_S if event.kind == f"web {TERM}" else event.frozen_s)
             self.done.append(done)
             if event.how == FREEZE:
                 waking.append(asyncio.create_task(self._wake(event)))

@@ -168,6 +168,10 @@ async def test_requests_under_way_end_within_the_grace_time_and_streams_that_do_
         await said(voice, slow, 1, 3)
         leaving.send(signal.SIGTERM)
         await asyncio.sleep(0.3)
+        newcomer = await http.post(url, json={**body, "stream": True})
+        assert (newcomer.status_code, newcomer.headers["retry-after"]) == (503, "1"), "not begun, to be cut in a second"
+        assert newcomer.json()["error"]["code"] == "server_stopping"
+        assert (await http.get(f"{leaving.url}/v1/models")).status_code == 200, "what is short is answered"
         voice.texts(quick, 1, "Done")
         await asyncio.to_thread(voice.finish, quick, 2)
         assert (await whole).json()["choices"][0]["message"]["content"] == "Done"
