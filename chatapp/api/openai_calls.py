@@ -25,6 +25,7 @@ from chatapp.api.http import answer, error_body
 from chatapp.api.responses import NEVER_AGAIN, problem
 from chatapp.chat.models import Generation
 from chatapp.errors import Refusal
+from chatapp.lines import one_line
 from chatapp.streaming.assembly import Assembly
 from chatapp.tenants.access import Access, BadKey
 from engine import protocol
@@ -193,7 +194,7 @@ async def _events(calls: Calls, teller: Teller, came: tuple[int, protocol.AnyEve
 
 
 def event_of(body: Any) -> bytes:
-    return b"data: " + wire.encode(body) + b"\n\n"
+    return b"data: " + one_line(body) + b"\n\n"
 
 
 def _failed(event: protocol.AnyEvent) -> bool:

@@ -23,9 +23,9 @@ from chatapp.api.calls import Call
 from chatapp.api.following import TextGone
 from chatapp.api.http import answer, json_of, with_key
 from chatapp.api.openai_calls import HEADERS_AFTER_S, KEEP_ALIVE, KEEP_ALIVE_S, refused
-from chatapp.api.openai_types import encode
 from chatapp.api.operations import Operation
 from chatapp.errors import Refusal
+from chatapp.lines import one_line
 from chatapp.responses import selectors, services, shapes
 from chatapp.responses.items import renamed
 from chatapp.responses.models import StoredResponse
@@ -261,4 +261,4 @@ def _refused(event: protocol.Terminal) -> HttpResponse:
 
 def _sse(event: shapes.AnyEvent) -> bytes:
     head = f"event: {shapes.kind_of(event)}\nid: {event.sequence_number}\ndata: "
-    return head.encode() + encode(event) + b"\n\n"
+    return head.encode() + one_line(event) + b"\n\n"

@@ -24,6 +24,7 @@ from chatapp.chat.recorder import Answer
 from chatapp.events import tell
 from chatapp.files import services as files
 from chatapp.files.models import Purpose, StoredFile
+from chatapp.lines import one_line
 from chatapp.logs import cause
 from engine.protocol import Cancelled, Finished, TimedOut
 
@@ -43,8 +44,6 @@ MOMENTS = {
 EXPIRED = {"code": "batch_expired", "message": "This request was not answered within the batch's time."}
 CANCELLED = {"code": "batch_cancelled", "message": "The batch was cancelled before this request was answered."}
 UNANSWERED = {Status.EXPIRED: EXPIRED, Status.CANCELLED: CANCELLED}
-
-_encode = msgspec.json.Encoder().encode
 
 
 def on_ended(sender: object, *, generation: Generation, answer: Answer, **more: object) -> None:
@@ -145,7 +144,7 @@ def _lines(batch: Batch, items: Any, renew: Callable[[], object]) -> Iterator[by
     answers = Prefetch("answers", BatchAnswer.objects.select_related("generation").defer("generation__request"))
     while page := list(items.filter(line__gt=last).order_by("line").prefetch_related(answers)[:PAGE]):
         for item in page:
-            yield _encode(_line(batch, item)) + b"\n"
+            yield one_line(_line(batch, item)) + b"\n"
         last = page[-1].line
         renew()
 

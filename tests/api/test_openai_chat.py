@@ -242,6 +242,19 @@ async def test_what_the_engine_refuses_is_a_400_that_names_the_callers_field(
         }  # fmt: skip
 
 
+async def test_whatever_is_said_an_event_is_one_line_for_those_who_read_by_lines(
+    http: httpx2.AsyncClient, engine: Engine
+) -> None:
+    """httpx, and all that is built on Python's str.splitlines, end a line at these too."""
+    said = "one\u2028two\u2029three\x85four\x0b\x0c\x1c\x1d\x1e\r\nfive"
+    asked = asyncio.create_task(http.post("/v1/chat/completions", json={"messages": HELLO, "stream": True}))
+    await engine.say([Part(text=said, token_ids=[1])])
+    lines = [line for line in (await asked).text.splitlines() if line]
+    assert lines[-1] == "data: [DONE]"
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"]) == said
+
+
 async def test_a_fault_behind_the_first_event_comes_in_the_stream_and_ends_it(
     client: openai.AsyncOpenAI, http: httpx2.AsyncClient, engine: Engine
 ) -> None:
