@@ -151,23 +151,32 @@ def test_shares_are_of_the_whole_and_the_largest_comes_first() -> None:
 # --- the real product -------------------------------------------------------------------------------------------------
 
 
-def folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("octavo-bench-*"))
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders are made, other tests' not. Its path is short, as sockets want it."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def folders(place: Path) -> list[Path]:
+    return list(place.glob("octavo-bench-*"))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_product_is_measured_with_its_programs_cpu_time_and_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
     members: list[psutil.Process] = []
     cpu_of = serve.Product.cpu
 
     def watched(product: serve.Product) -> Any:
         members.extend(family(product.process))
+        assert folders(place)
         return cpu_of(product)
 
-    before = folders()
     monkeypatch.setattr(serve.Product, "cpu", watched)
     column, cpu = serve.octavo_column()
     assert ["prompts" in note for note in column.notes] == [True]
@@ -177,11 +186,11 @@ def test_the_product_is_measured_with_its_programs_cpu_time_and_leaves_nothing_b
     assert max(cpu, key=lambda name: cpu[name]) == "engine"
     assert len(members) > 5
     wait_for(lambda: not [m for m in members if m.is_running() and m.status() != psutil.STATUS_ZOMBIE], 10)
-    assert folders() == before
+    assert not folders(place)
 
 
 @pytest.fixture
-def bench() -> Iterator[subprocess.Popen[str]]:
+def bench(place: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "bench", "--only", "octavo"]
     running = subprocess.Popen(
         command,
@@ -199,19 +208,19 @@ def bench() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_ctrl_c_while_the_product_answers_leaves_nothing_behind(bench: subprocess.Popen[str]) -> None:
-    before = folders()
+def test_ctrl_c_while_the_product_answers_leaves_nothing_behind(bench: subprocess.Popen[str], place: Path) -> None:
     assert bench.stdout is not None
     for line in bench.stdout:
         if "16 users" in line:
             break
     members = psutil.Process(bench.pid).children(recursive=True)
     assert len(members) > 5
+    assert folders(place)
     bench.send_signal(signal.SIGINT)
     assert "nothing is left running" in bench.communicate(timeout=90)[0]
     assert bench.returncode == 130
     assert not [m for m in members if m.is_running() and m.status() != psutil.STATUS_ZOMBIE]
-    assert folders() <= before
+    assert not folders(place)
 
 
 @pytest.mark.long
