@@ -260,8 +260,8 @@ def test_after_the_deletion_a_canary_is_nowhere(
     grepped += [path for path in data_folder.rglob("*") if path.is_file()]
     assert not list(data_folder.rglob("*.zip")), "nor are exports of its members, which hold its chats"
     for path in grepped:
-        # By another process: closing a file of an open SQLite database gives up the locks that this one holds on it, and
-        # the next process that closes the database takes its log away under us.
+        # By another process: closing a file of an open SQLite database gives up the locks that this one holds on it,
+        # and the next process that closes the database takes its log away under us.
         assert CANARY.encode() not in subprocess.run(["cat", path], capture_output=True, check=True).stdout, path
     assert [path.name for path in (data_folder / "prompts").iterdir()] == [
         f"{protocol.owner_tag('somebody else')}{'0' * 40}.safetensors"
