@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.stack import Stack, wait_for
 
@@ -65,6 +65,11 @@ def product(stack: Stack) -> Iterator[Stack]:
     limit(None)
 
 
+def said(line: ConsoleMessage) -> str:
+    """With the address: of what could not be loaded the browser says the status only."""
+    return f"{line.text} ({line.location.get('url', '')})"
+
+
 @pytest.fixture
 def complaints() -> Iterator[list[str]]:
     """What pages wrote to their consoles as errors, violations of the content policy among them."""
@@ -83,7 +88,7 @@ def context(
     context.set_default_timeout(DEADLINE_MS)
 
     def listen(page: Page) -> None:
-        page.on("console", lambda line: complaints.append(line.text) if line.type == "error" else None)
+        page.on("console", lambda line: complaints.append(said(line)) if line.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
 
     context.on("page", listen)
@@ -161,6 +166,10 @@ class Chat:
         conversation = self.page.url.rpartition("/")[2]
         path = f"/api/t/{self.team['slug']}/conversations/{conversation}"
         return dict(self.page.evaluate("async (path) => (await (await fetch(path)).json()).messages.at(-1)", path))
+
+    def usage(self) -> dict[str, Any]:
+        """Of the newest answer, once the recorder has written it, which is a moment after the page has seen its end."""
+        return dict(wait_for(lambda: self.stored()["usage"]))
 
 
 @pytest.fixture

@@ -34,8 +34,7 @@ def test_a_chat_is_answered_as_its_reader_chose_and_keeps_that(chat: Chat, pictu
     expect(opener).to_be_focused()
     chat.ask("Tell me a long story about the sea.").wait_for_end()
     assert chat.status() == "incomplete"
-    stored = chat.stored()
-    assert stored["usage"]["completion_tokens"] == 12
+    assert chat.usage()["completion_tokens"] == 12
 
     page.set_viewport_size({"width": 390, "height": 800})
     page.reload()

@@ -77,12 +77,12 @@ def test_files_are_attached_counted_sent_read_again_and_taken_off(
     page.wait_for_url("**/c/*")
     expect(tray(page)).to_have_count(0)
     chat.wait_for_end()
-    taken = chat.stored()["usage"]["prompt_tokens"]
+    taken = chat.usage()["prompt_tokens"]
     assert taken > 600, "the whole file stands before the question"
     # Later turns find the file in the conversation's own blocks.
     chat.ask("And that of room 8?")
     chat.wait_for_end()
-    usage = chat.stored()["usage"]
+    usage = chat.usage()
     assert usage["prompt_tokens"] > taken
     assert usage["cached_tokens"] >= taken - 32, usage
     page.reload()

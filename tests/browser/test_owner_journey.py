@@ -36,7 +36,7 @@ def second(browser: Browser, product: Stack, complaints: list[str]) -> Iterator[
 
 def prompt_tokens(chat: Chat) -> int:
     """How many tokens the engine read for the newest answer."""
-    return int(chat.stored()["usage"]["prompt_tokens"])
+    return int(chat.usage()["prompt_tokens"])
 
 
 def asks(product: Stack, secret: str) -> httpx.Response:
