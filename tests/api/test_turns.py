@@ -93,6 +93,7 @@ async def test_a_call_that_is_given_up_as_its_turn_comes_hands_it_on() -> None:
     await first.__aexit__(None, None, None)  # its turn has come, and it has not run yet
     given_up.cancel()
     await asyncio.wait_for(next_one, 1)
+    assert given_up.cancelled()
 
 
 async def test_a_teams_call_is_made_before_the_flood_of_another_that_came_first() -> None:
