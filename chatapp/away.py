@@ -21,6 +21,7 @@ from django.views import defaults
 from chatapp import languages
 from chatapp.errors import Overloaded, Unavailable
 from chatapp.logs import cause
+from engine import protocol
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +39,8 @@ def away(error: BaseException | None) -> Unavailable | None:
         return Unavailable("The queue cannot be reached right now. Try again.", retry_after_s=AGAIN_S)
     if isinstance(error, redis.exceptions.OutOfMemoryError):
         return Overloaded("This server has as much to do as it can hold. Try again.", retry_after_s=AGAIN_S)
+    if isinstance(error, redis.exceptions.ResponseError) and protocol.unwritable(str(error)):
+        return Unavailable("The queue cannot take anything right now. Try again.", retry_after_s=AGAIN_S)
     return None
 
 

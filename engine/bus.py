@@ -57,8 +57,6 @@ PASSING = (
     redis.exceptions.OutOfMemoryError,
     OSError,
 )
-# As a server says it that writes nothing for now: its disk is full, or the replicas that it wants are away.
-UNWRITABLE = ("MISCONF", "NOREPLICAS")
 
 
 class RedisUnavailable(Exception):
@@ -607,7 +605,7 @@ def _raise_if_general(error: redis.exceptions.RedisError) -> None:
     """Raise what concerns the connection or the server, and no single generation."""
     if "function not found" in str(error).lower():
         raise redis.exceptions.ConnectionError("the function library is gone; connecting again brings it back")
-    if str(error).rpartition("caused error: ")[2].startswith(UNWRITABLE):  # redis-py says that of a transaction
+    if protocol.unwritable(str(error)):
         raise redis.exceptions.ConnectionError(f"nothing can be written: {error}")
     if isinstance(error, PASSING) or not isinstance(error, redis.exceptions.ResponseError):
         raise error

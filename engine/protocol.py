@@ -211,6 +211,12 @@ def owner_tag(tenant: str) -> str:
     return hashlib.sha256(b"octavo.prompt-owner\0" + tenant.encode()).hexdigest()[:24]
 
 
+def unwritable(error: str) -> bool:
+    """Whether a server that answers says so that it writes nothing for now: its disk is full, or the replicas that it
+    wants are away. It passes, as being away does. (redis-py puts words of its own before those of a pipeline's.)"""
+    return error.rpartition("caused error: ")[2].startswith(("MISCONF", "NOREPLICAS"))
+
+
 def model_name(path: str) -> str:
     """The name a model is served under, from its path: the folder's or the file's name, lower case."""
     path = path.rstrip("/")

@@ -2,8 +2,7 @@
 
 The threads that make an event loop's synchronous calls are few and first come, first served: behind somebody's three
 hundred requests everybody else would wait for all of them. Here each caller (a tenant; before it is known, whoever's
-key or session it is) has a line of its own, and a thread that is free goes to the next line, as in deficit round robin
-with a call as the quantum.
+key or session it is) has a line of its own, and a thread that is free goes to the next line: round robin, by calls.
 """
 
 from __future__ import annotations

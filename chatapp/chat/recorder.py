@@ -53,14 +53,12 @@ PASSING = (
     redis.exceptions.TimeoutError,
     redis.exceptions.ReadOnlyError,
 )
-# As a Redis says it that writes nothing for now: its disk is full, or the replicas that it wants are away.
-UNWRITABLE = ("MISCONF", "NOREPLICAS")
 
 
 def _passes(error: Exception) -> bool:
     """Whether the database or Redis is at fault, and no entry."""
-    unwritable = isinstance(error, redis.exceptions.ResponseError) and str(error).startswith(UNWRITABLE)
-    return unwritable or isinstance(error, PASSING)
+    refused = isinstance(error, redis.exceptions.ResponseError) and protocol.unwritable(str(error))
+    return refused or isinstance(error, PASSING)
 
 
 ended = Signal()

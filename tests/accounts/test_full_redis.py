@@ -17,8 +17,10 @@ pytestmark = pytest.mark.django_db
     [
         redis.exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
         redis.exceptions.ReadOnlyError("You can't write against a read only replica."),
+        redis.exceptions.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+        redis.exceptions.ResponseError("Command # 1 (SET x) of pipeline caused error: NOREPLICAS Not enough replicas"),
     ],
-    ids=["full", "just become a replica"],
+    ids=["full", "just become a replica", "its disk is full", "without its replicas"],
 )
 def test_who_logs_in_while_redis_takes_nothing_is_told_to_try_again(
     monkeypatch: pytest.MonkeyPatch, error: redis.exceptions.RedisError
